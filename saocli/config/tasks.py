@@ -1,0 +1,50 @@
+"""conf/tasks/: what the driver and `sao attempt` play."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from omegaconf import MISSING
+
+
+class TaskSource(StrEnum):
+    """Where problems come from."""
+
+    INLINE = "inline"  # listed in the conf
+    ARITHMETIC = "arithmetic"  # procedural families with a 3-shot prompt
+    LETTERS = "letters"  # procedural task for the tiny model
+    FILE = "file"  # YAML, JSONL or CSV
+    REASONING_GYM = "reasoning_gym"
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Held-out evaluation by the driver: fresh problems, answered but never reported."""
+
+    samples: int = 0  # 0: no evaluation
+    at: list[int] = field(default_factory=list)  # steps at which to evaluate; 0 is before training
+    temperature: float = 1.0
+    concurrency: int = 8
+
+
+@dataclass(frozen=True)
+class TasksConfig:
+    """A task set and how it is played."""
+
+    source: TaskSource = MISSING
+    items: list[Any] = field(default_factory=list)  # inline: {id, prompt, answer, grader?}
+    path: str | None = None  # file: the set
+    name: str | None = None  # arithmetic family or reasoning-gym dataset
+    options: dict[str, Any] = field(default_factory=dict)  # passed to the reasoning-gym dataset / column names of a file
+    count: int = 0  # problems to draw from a procedural source
+    attempts: int = 1  # attempts per problem
+    grader: str = "boxed"
+    max_tokens: int = 128
+    temperature: float = 1.0
+    stop: list[str] = field(default_factory=list)
+    concurrency: int = 1  # attempts in flight
+    wait_trained: bool = True  # each batch of attempts waits until trained before the next starts
+    grade_timeout_s: float = 10.0
+    eval: EvalConfig = field(default_factory=EvalConfig)

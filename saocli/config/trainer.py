@@ -1,0 +1,64 @@
+"""conf/trainer/: the Megatron-core actor and its colocated critic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Device(StrEnum):
+    """Where a process computes."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+
+
+class DType(StrEnum):
+    """Parameter type of a model in memory."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+class FreezeAttention(StrEnum):
+    """Whether the critic's attention is frozen; auto freezes it in mixture-of-experts critics only."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class LrDecay(StrEnum):
+    """Learning-rate schedule over optimizer steps; the method's is constant."""
+
+    CONSTANT = "constant"
+    LINEAR = "linear"
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """Processes, numerics and optimizers of the trainer."""
+
+    device: Device = Device.CPU
+    dtype: DType = DType.FP32
+    python: str | None = None  # interpreter of the trainer's processes; None: this one
+    ranks: int = 1  # torchrun processes on this node
+    tensor_parallel: int = 1
+    threads: int = 2  # OMP threads per rank (CPU)
+    global_batch_size: int = 1  # rollouts per optimizer step over all ranks; must equal batch_size
+    micro_batch_size: int = 1  # rollouts per forward; never changes the gradient
+    actor_lr: float = 1e-6
+    critic_lr: float = 5e-6
+    lr_decay: LrDecay = LrDecay.CONSTANT
+    lr_decay_steps: int = 0  # steps to reach lr 0 when lr_decay is linear
+    critic_updates: int = 2  # K: critic steps per batch
+    critic_warmup_steps: int = 10  # first steps that train only the critic
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.95
+    adam_eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip_grad: float = 1.0
+    value_clip: float | None = None  # clip of new values around the old ones; None: off
+    freeze_attention: FreezeAttention = FreezeAttention.AUTO
+    head_chunk: int = 512  # tokens whose logits exist at once
+    start_timeout_s: float = 300.0
