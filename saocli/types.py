@@ -6,7 +6,7 @@ G rollouts in a group, V vocabulary size. Log-probabilities are natural logs (na
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -137,6 +137,17 @@ class Batch:
 
     step: int  # the step this batch makes, 1 for the first
     samples: tuple[Sample, ...]  # B
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taken:
+    """A leased batch and what the queue knows of it."""
+
+    batch: Batch
+    report_ids: Sequence[str]  # B
+    lags: Sequence[tuple[int, ...]]  # B; weight updates between each producing version and the serving one
+    queue_ages_s: Sequence[float]  # B; accepted → taken
+    dropped: Mapping[str, int]  # reports dropped since the last batch, by reason
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

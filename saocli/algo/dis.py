@@ -1,0 +1,68 @@
+"""Direct double-sided importance sampling (SAO, arXiv 2607.07508 §3.1)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from saocli.algo.ratio_stats import ratio_tally
+from saocli.algo.reduce import Tally, divisor, same_shape
+from saocli.errors import ConfigError
+
+
+def check_band(eps_low: float, eps_high: float) -> None:
+    """Raises ConfigError unless 0 < eps_low < 1 and 0 < eps_high < inf; neither stands in for the other."""
+    for name, value, most in (("eps_low", eps_low, 1.0), ("eps_high", eps_high, math.inf)):
+        if not isinstance(value, int | float) or not 0.0 < value < most:
+            raise ConfigError(
+                f"{name} must be a number in (0, {most:g}), got {value!r}",
+                fix="set both arm.eps_low and arm.eps_high: 0.3 and 5.0 for reasoning, 0.8 and 3.0 for coding",
+            )
+
+
+@torch.no_grad()
+def dis_weight(log_ratio: Tensor, *, eps_low: float, eps_high: float) -> Tensor:
+    """f(r) = r where 1 − eps_low < r < 1 + eps_high, both strict, else 0; r = exp(log_ratio). Shape kept, detached.
+
+    A mask, not a clip, and blind to the advantage's sign. exp may overflow to inf and a −inf − −inf gap is NaN: neither
+    is inside the band.
+    """
+    check_band(eps_low, eps_high)
+    ratio = log_ratio.exp()
+    # 1 − 0.8 is 0.19999999999999996 in binary; rounded, the written bound 0.2 itself lies outside.
+    low, high = round(1.0 - eps_low, 12), round(1.0 + eps_high, 12)
+    return torch.where((ratio > low) & (ratio < high), ratio, torch.zeros_like(ratio))
+
+
+def dis_loss(
+    logp: Tensor,
+    rollout_logp: Tensor,
+    advantage: Tensor,
+    action_mask: Tensor,
+    *,
+    eps_low: float,
+    eps_high: float,
+    denominator: float,
+) -> tuple[Tensor, Tally]:
+    """−Σ_t m[t]·stopgrad(f(r_t))·A_t·logp_t / denominator, with r = exp(logp − rollout_logp) (arXiv 2607.07508 §3.1).
+
+    `logp`, `rollout_logp` (nats, at the sampling temperature), `advantage`, `action_mask`: one shape, [T] or [b, T].
+    `denominator`: action tokens of the whole optimizer batch, masked ones included, so that contributions of
+    micro-batches and ranks add up. Gradient flows through `logp` alone; weight and advantage are detached. What stands
+    at masked positions, NaN included, reaches neither loss nor gradient. Computed in float64.
+
+    Returns the scalar contribution to the loss and the tally for `ratio_metrics`. Raises ConfigError for a bad band,
+    ValueError when shapes differ.
+    """
+    same_shape(logp=logp, rollout_logp=rollout_logp, advantage=advantage, action_mask=action_mask)
+    action = action_mask.bool()
+    log_ratio = logp.detach().double() - rollout_logp.detach().double()
+    weight = dis_weight(log_ratio, eps_low=eps_low, eps_high=eps_high)
+    kept = action & (weight > 0)
+    zero = torch.zeros_like(weight)
+    # Both factors are replaced before they meet: 0·NaN and 0·inf are NaN, in the loss and in its gradient.
+    coefficient = torch.where(kept, weight * advantage.detach().double(), zero)
+    loss_sum = -(coefficient * torch.where(kept, logp.double(), zero)).sum()
+    return loss_sum / divisor(denominator), ratio_tally(log_ratio, action, kept, loss_sum)
