@@ -9,11 +9,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("saocli", "torch", "megatron-core", "mbridge", "transformers", "sglang", "hydra-core", "fastapi", "math-verify")
+PACKAGES = ("saocli", "torch", "megatron-core", "mbridge", "transformers", "sglang", "hydra-core", "fastapi")
 
 
 def environment() -> dict[str, Any]:
-    """A JSON-ready description of this machine and the installed versions; holds no paths and no environment variables."""
+    """This machine and the installed versions, ready for JSON; no paths, no environment variables."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -32,7 +32,7 @@ def _version(package: str) -> str | None:
 
 
 def _git_revision() -> str | None:
-    """The revision of the checkout that this code runs from, with `+` when it has changes; None for an installed wheel."""
+    """The revision of the checkout this code runs from, `+` when it has changes; None for an installed wheel."""
     root = Path(__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return None

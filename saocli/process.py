@@ -32,7 +32,7 @@ def tail(log: Path, lines: int = LOG_TAIL_LINES) -> str:
 def compute_env(threads: int, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a torch process that shares its cores with others.
 
-    Threads that spin while idle starve the neighbour process, so they are told to sleep. Client secrets are not inherited.
+    Threads that spin while idle starve the neighbour process, so they are told to sleep. The client's token stays here.
     """
     env = {key: value for key, value in os.environ.items() if key != "SAO_TOKEN"}
     env |= {
@@ -49,7 +49,7 @@ def compute_env(threads: int, extra: Mapping[str, str] | None = None) -> dict[st
 def exit_with_parent() -> None:
     """Called in a child that `Child.start` made: ends this process once the parent is gone.
 
-    The parent holds the other end of our stdin and never writes to it, so end-of-file means that it died, however it died.
+    The parent holds the other end of our stdin and never writes to it: end-of-file means that it died.
     """
 
     def watch() -> None:
@@ -78,7 +78,9 @@ class Child:
                     list(argv), stdin=subprocess.PIPE, stdout=file, stderr=file, env=dict(env), start_new_session=True
                 )
         except OSError as error:
-            raise ProcessDied(f"{name} could not be started: {error}", fix=f"check the interpreter {argv[0]}") from error
+            raise ProcessDied(
+                f"{name} could not be started: {error}", fix=f"check the interpreter {argv[0]}"
+            ) from error
         return cls(name, process, log)
 
     @property
@@ -99,7 +101,11 @@ class Child:
     def died(self, doing: str) -> ProcessDied:
         """The error that names this process, what it was doing, and the end of its log."""
         code = self.returncode
-        how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with status {code}"
+        how = (
+            f"was killed by {signal.Signals(-code).name}"
+            if code is not None and code < 0
+            else f"ended with status {code}"
+        )
         lines = tail(self.log)
         shown = "".join(f"\n       │ {line}" for line in lines.splitlines())
         return ProcessDied(f"the {self.name} {how} while {doing}{shown}", fix=f"its whole log: {self.log}")

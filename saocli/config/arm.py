@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from omegaconf import MISSING
 
+from saocli.config.choice import Choice
 
-class AdvantageNorm(StrEnum):
+
+class AdvantageNorm(Choice):
     """Whether advantages are whitened over the optimizer batch's action tokens."""
 
     NONE = "none"

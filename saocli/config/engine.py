@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from saocli.config.choice import Choice
 from saocli.config.trainer import Device, DType
 
 
-class EngineKind(StrEnum):
+class EngineKind(Choice):
     """Which engine serves rollouts."""
 
     EMBEDDED = "embedded"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+
+from saocli.config.choice import Choice
 
 
-class MachineKind(StrEnum):
+class MachineKind(Choice):
     """auto looks at what is there."""
 
     AUTO = "auto"

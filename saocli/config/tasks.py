@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from omegaconf import MISSING
 
+from saocli.config.choice import Choice
 
-class TaskSource(StrEnum):
+
+class TaskSource(Choice):
     """Where problems come from."""
 
     INLINE = "inline"  # listed in the conf
@@ -37,7 +38,9 @@ class TasksConfig:
     items: list[Any] = field(default_factory=list)  # inline: {id, prompt, answer, grader?}
     path: str | None = None  # file: the set
     name: str | None = None  # arithmetic family or reasoning-gym dataset
-    options: dict[str, Any] = field(default_factory=dict)  # passed to the reasoning-gym dataset / column names of a file
+    options: dict[str, Any] = field(
+        default_factory=dict
+    )  # passed to the reasoning-gym dataset / column names of a file
     count: int = 0  # problems to draw from a procedural source
     attempts: int = 1  # attempts per problem
     grader: str = "boxed"

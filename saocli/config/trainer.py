@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+
+from saocli.config.choice import Choice
 
 
-class Device(StrEnum):
+class Device(Choice):
     """Where a process computes."""
 
     CPU = "cpu"
     GPU = "gpu"
 
 
-class DType(StrEnum):
+class DType(Choice):
     """Parameter type of a model in memory."""
 
     FP32 = "fp32"
     BF16 = "bf16"
 
 
-class FreezeAttention(StrEnum):
+class FreezeAttention(Choice):
     """Whether the critic's attention is frozen; auto freezes it in mixture-of-experts critics only."""
 
     AUTO = "auto"
@@ -28,7 +29,7 @@ class FreezeAttention(StrEnum):
     NEVER = "never"
 
 
-class LrDecay(StrEnum):
+class LrDecay(Choice):
     """Learning-rate schedule over optimizer steps; the method's is constant."""
 
     CONSTANT = "constant"

@@ -17,6 +17,7 @@ class GenerateRequest:
     rid: str  # unique; also the handle for `abort`
     prompt_ids: tuple[int, ...]
     sampling: Sampling
+    stream: bool = False  # False: one final chunk is yielded; True: growing ones, the last of them final
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

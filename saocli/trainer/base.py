@@ -9,7 +9,7 @@ from saocli.types import Batch, StepOutput
 
 
 class Trainer(Protocol):
-    """Holds actor, critic and their optimizers; every call is a command that either completes or raises TrainerError."""
+    """Holds actor, critic and their optimizers; every call either completes or raises TrainerError."""
 
     async def step(self, batch: Batch) -> StepOutput:
         """Train on exactly these rollouts (critic, then actor)."""

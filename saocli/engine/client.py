@@ -1,0 +1,185 @@
+"""An engine behind SGLang's HTTP protocol: SGLang itself, or the embedded CPU engine that speaks a subset of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import httpx
+
+from saocli.engine.base import GenerateChunk, GenerateRequest
+from saocli.engine.payload import Answer, refusal
+from saocli.errors import EngineError
+from saocli.process import Child, tail
+
+# Hundreds of generations may be open for minutes, so nothing limits reading. Idle connections are dropped before a
+# server with uvicorn's 5 s keep-alive drops them: otherwise a request could meet a connection that is being closed.
+_LIMITS = httpx.Limits(max_connections=1024, max_keepalive_connections=64, keepalive_expiry=2.0)
+_TIMEOUT = httpx.Timeout(None, connect=10.0)
+_EXIT_GRACE_S = 1.0
+
+
+class HttpEngine:
+    """The `Engine` protocol over HTTP. Nothing is retried: a request that failed has failed once."""
+
+    def __init__(self, url: str, *, key: str | None = None, child: Child | None = None) -> None:
+        """`key` is sent as bearer token; `child` is the server's process when it is ours, ended by `close`."""
+        self.url = url
+        self.child = child
+        self._http = httpx.AsyncClient(
+            base_url=url,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            limits=_LIMITS,
+            timeout=_TIMEOUT,
+            trust_env=False,  # a proxy setting must not catch loopback requests
+        )
+        self._aborts: set[asyncio.Task[None]] = set()
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[GenerateChunk]:
+        """Sample a response: growing chunks for `request.stream`, else the final one alone.
+
+        Closing the iterator, or cancelling the task that reads it, aborts the request in the engine.
+
+        Raises:
+            ContextLengthExceeded: prompt plus max_new_tokens do not fit.
+            EngineError: the engine refused, or its answer is malformed.
+            ProcessDied: the engine's process ended (with the end of its log).
+        """
+        answer = Answer()
+        body = _generate_body(request)
+        chunk: GenerateChunk | None = None
+        try:
+            async with self._http.stream("POST", "/generate", json=body) as response:
+                if response.status_code != 200:
+                    raise refusal(response.status_code, _decode(await response.aread()))
+                if request.stream:
+                    async for line in response.aiter_lines():
+                        data = line.removeprefix("data:").strip()
+                        if data and data != "[DONE]":
+                            chunk = answer.add(_parse(data))
+                            yield chunk
+                else:
+                    chunk = answer.add(_parse(await response.aread()))
+                    yield chunk
+            if chunk is None or chunk.finish_reason is None:
+                raise EngineError(f"the engine's answer to {request.rid} ended without a finish_reason")
+        except httpx.TransportError as error:
+            await self._down(f"generating {request.rid}", error)
+        except (GeneratorExit, asyncio.CancelledError):
+            if chunk is None or chunk.finish_reason is None:
+                self._abort_soon(request.rid)
+            raise
+
+    async def load(self, folder: Path, version: str) -> None:
+        """Swap to the weights in HF folder `folder`; returns once they serve as `version`.
+
+        Raises EngineError if they cannot be loaded: the old ones serve on.
+        """
+        body = {
+            "model_path": str(folder.resolve()),
+            "weight_version": version,
+            "flush_cache": True,
+            "abort_all_requests": False,
+        }
+        answer = await self._call("POST", "/update_weights_from_disk", f"loading weights {version}", body)
+        if answer.get("success") is not True:
+            raise EngineError(
+                f"the engine could not load {version} from {folder}: {answer.get('message')}",
+                fix="the previous weights serve on; check the folder's safetensors",
+            )
+
+    async def version(self) -> str:
+        """The weight version that serves now."""
+        version = (await self._call("GET", "/model_info", "asking its version")).get("weight_version")
+        if not isinstance(version, str):
+            raise EngineError("the engine's /model_info names no weight_version")
+        return version
+
+    async def close(self) -> None:
+        """Drop all connections and end the engine's process if it is ours. Safe to call twice."""
+        for task in self._aborts:
+            task.cancel()
+        await self._http.aclose()
+        if self.child is not None:
+            await self.child.stop()
+
+    async def _call(self, method: str, path: str, doing: str, body: Any = None) -> dict[str, Any]:
+        try:
+            response = await self._http.request(method, path, json=body)
+        except httpx.TransportError as error:
+            await self._down(doing, error)
+        answer = _decode(response.content)
+        if response.status_code == 200 and isinstance(answer, dict):
+            return answer
+        if isinstance(answer, dict) and answer.get("success") is False:
+            return answer
+        raise refusal(response.status_code, answer)
+
+    async def _down(self, doing: str, error: httpx.TransportError) -> NoReturn:
+        """Raise what explains a broken connection: the process' end if it is ours and ended, else the connection."""
+        log = ""
+        if self.child is not None:
+            # The connection breaks a moment before the exit status is there.
+            try:
+                await asyncio.wait_for(self.child.wait(), _EXIT_GRACE_S)
+            except TimeoutError:
+                log = f"; the end of {self.child.log}:\n{tail(self.child.log)}"
+            else:
+                raise self.child.died(doing) from error
+        cause = str(error) or type(error).__name__
+        raise EngineError(f"the engine at {self.url} did not answer while {doing}: {cause}{log}") from error
+
+    def _abort_soon(self, rid: str) -> None:
+        """Tell the engine to stop `rid` without making the closing caller wait."""
+
+        async def abort() -> None:
+            try:
+                await self._http.post("/abort_request", json={"rid": rid}, timeout=5.0)
+            except httpx.TransportError:
+                return  # closing the connection has told it already
+
+        task = asyncio.ensure_future(abort())
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)
+
+
+def _generate_body(request: GenerateRequest) -> dict[str, Any]:
+    sampling = request.sampling
+    params: dict[str, Any] = {
+        "max_new_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "frequency_penalty": sampling.frequency_penalty,
+        "presence_penalty": sampling.presence_penalty,
+    }
+    if sampling.stop:
+        params["stop"] = list(sampling.stop)
+    if sampling.seed is not None:
+        params["sampling_seed"] = sampling.seed
+    return {
+        "rid": request.rid,
+        "input_ids": list(request.prompt_ids),
+        "sampling_params": params,
+        "return_logprob": True,
+        "stream": request.stream,
+    }
+
+
+def _decode(body: bytes) -> Any:
+    """JSON where it is, else text."""
+    try:
+        return json.loads(body)
+    except ValueError:
+        return body.decode(errors="replace")
+
+
+def _parse(data: str | bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise EngineError(f"the engine's answer is not JSON: {data[:200]!r}") from error

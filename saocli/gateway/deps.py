@@ -1,0 +1,110 @@
+"""What the gateway's handlers work with; whoever starts the service fills it in."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from saocli.engine.base import Engine
+from saocli.gateway.ids import derived_seeds, new_ulid
+from saocli.store.records import Records
+from saocli.store.releases import Releases
+from saocli.types import Message
+
+
+class Decoder(Protocol):
+    """Token ids to text, one at a time."""
+
+    def push(self, token: int) -> str:
+        """The text that is certain after this token; '' while a character is incomplete. Special tokens are skipped."""
+        ...
+
+    def flush(self) -> str:
+        """What is left at the end."""
+        ...
+
+
+class ChatCodec(Protocol):
+    """The model's tokenizer and chat template."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids are below it."""
+        ...
+
+    def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Chat messages as prompt ids, ready for the assistant's turn. Raises CodecError."""
+        ...
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Raw text as ids, special tokens added as the model expects."""
+        ...
+
+    def decoder(self) -> Decoder:
+        """A fresh decoder for one response."""
+        ...
+
+    def token_text(self, token: int) -> str:
+        """One token on its own, special tokens included."""
+        ...
+
+
+class CodecError(ValueError):
+    """Messages that the chat template refuses; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HealthState:
+    """Whether the service can answer; `reason` says why not."""
+
+    ok: bool
+    reason: str | None = None
+
+
+class Changes:
+    """Wakes those who wait for a record to change. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def notify(self) -> None:
+        """Something changed."""
+        self._next.set()
+        self._next = asyncio.Event()
+
+    def upcoming(self) -> asyncio.Event:
+        """Is set at the next change: take it before looking, so that no change falls between."""
+        return self._next
+
+
+@dataclass(kw_only=True)
+class GatewayDeps:
+    """Parts, limits and hooks of one service."""
+
+    engine: Engine
+    codec: ChatCodec
+    records: Records
+    releases: Releases
+    scenario: str  # the one this deployment trains, and the default of requests
+    model: str  # as /v1/models answers
+    context_length: int  # prompt + response tokens
+    token: str
+    health: Callable[[], HealthState]
+    status: Callable[[], Mapping[str, Any]]  # what /reef/status adds
+    on_report_accepted: Callable[[], None]  # a report waits for training
+    changes: Changes = field(default_factory=Changes)
+    seed: int = 0  # requests without a seed get one derived from it
+    batch_size: int = 1
+    max_staleness: int = 0
+    create_scenarios: bool = True
+    max_body_bytes: int = 8 * 2**20
+    clock: Callable[[], float] = time.time
+    new_id: Callable[[], str] = new_ulid
+    seeds: Iterator[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Counting on from the recorded generations, a resumed run does not repeat the seeds it has used.
+        self.seeds = derived_seeds(self.seed, start=self.records.generations())

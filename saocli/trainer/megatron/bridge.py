@@ -1,0 +1,127 @@
+"""From a Hugging Face config to Megatron's: which models work, and mbridge's weight maps for the local layer spec."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from mbridge.core import LLMBridge
+from mbridge.models.llama import LLaMABridge
+from mbridge.models.qwen2 import Qwen2Bridge
+from mbridge.models.qwen3 import Qwen3Bridge
+from megatron.core import parallel_state
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.transformer.spec_utils import ModuleSpec
+from transformers import AutoConfig, PretrainedConfig
+
+from saocli.errors import TrainerError
+from saocli.trainer.megatron.attention import CausalAttention
+
+SUPPORTED: dict[str, type[LLMBridge]] = {
+    "LlamaForCausalLM": LLaMABridge,
+    "Qwen2ForCausalLM": Qwen2Bridge,
+    "Qwen3ForCausalLM": Qwen3Bridge,
+}
+LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+
+
+class LocalSpec(LLMBridge):
+    """What every bridge of ours overrides in mbridge: Megatron's own layers instead of Transformer Engine's."""
+
+    def _build_base_config(self, **kwargs: Any) -> Any:
+        # Dropout is zero whatever the Hugging Face config says or lacks: it would throw on-policy tokens out of the
+        # DIS band. `calculate_per_token_loss` makes DDP sum gradients over ranks instead of averaging them.
+        overrides = {
+            "attention_dropout": 0.0,
+            "hidden_dropout": 0.0,
+            "calculate_per_token_loss": True,
+            "sequence_parallel": False,
+            "masked_softmax_fusion": False,
+            "bias_activation_fusion": False,
+            "bias_dropout_fusion": False,
+            "apply_rope_fusion": False,
+            "gradient_accumulation_fusion": False,
+            "perform_initialization": False,
+            "use_cpu_initialization": not torch.cuda.is_available(),
+        }
+        return super()._build_base_config(**(kwargs | overrides))
+
+    def _get_transformer_layer_spec(self, vp_stage: int | None = None) -> ModuleSpec:
+        spec = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=self.config.qk_layernorm)
+        spec.submodules.self_attention.submodules.core_attention = CausalAttention
+        return spec
+
+    def _get_gptmodel_args(self) -> dict[str, Any]:
+        return {
+            "vocab_size": self.padded_vocab_size,
+            "max_sequence_length": self.hf_config.max_position_embeddings,
+            "position_embedding_type": "rope",
+            **rope_arguments(self.hf_config),
+        }
+
+
+def read_config(folder: Path) -> PretrainedConfig:
+    """The Hugging Face config of `folder`. Raises TrainerError for models that would not be trained faithfully."""
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise TrainerError(f"{folder} is not a Hugging Face model folder: {error}", fix="check model.path") from error
+    architecture = (config.architectures or ["an unnamed architecture"])[0]
+    if architecture not in SUPPORTED:
+        raise TrainerError(f"{architecture} cannot be trained", fix=f"these work: {', '.join(SUPPORTED)}")
+    odd = {
+        "attention_bias": getattr(config, "attention_bias", False),
+        "mlp_bias": getattr(config, "mlp_bias", False),
+        "use_sliding_window": getattr(config, "use_sliding_window", False),
+        "hidden_act": config.hidden_act != "silu",
+    }
+    if wrong := [key for key, unsupported in odd.items() if unsupported]:
+        raise TrainerError(
+            f"{architecture} with {', '.join(f'{key}={getattr(config, key)}' for key in wrong)} cannot be trained",
+            fix="use a model without it",
+        )
+    rope_arguments(config)
+    return config
+
+
+def rope_arguments(config: PretrainedConfig) -> dict[str, Any]:
+    """Megatron's rotary arguments. transformers 5 keeps them in `rope_parameters`, 4 in two separate keys."""
+    rope = dict(getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {})
+    theta = rope.get("rope_theta") or getattr(config, "rope_theta", 10000.0)
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        return {"rotary_base": theta}
+    if kind == "linear":
+        return {"rotary_base": theta, "seq_len_interpolation_factor": rope["factor"]}
+    # Megatron fixes llama3's other three numbers in code.
+    if kind == "llama3" and all(rope[key] == value for key, value in LLAMA3_ROPE.items()):
+        return {"rotary_base": theta, "rope_scaling": True, "rope_scaling_factor": rope["factor"]}
+    raise TrainerError(f"rotary embedding {rope} cannot be trained", fix="these work: default, linear, llama3")
+
+
+def make_bridge(config: PretrainedConfig, dtype: torch.dtype, *, vocab_multiple: int | None = None) -> LLMBridge:
+    """A bridge for this one model.
+
+    Each call makes its own subclass: mbridge writes a tied model's head into class-level maps, so that two models of
+    one class would mix up their heads. The vocabulary is padded to a multiple of `vocab_multiple` (default: the
+    tensor-parallel size, which must divide it).
+    """
+    base = SUPPORTED[config.architectures[0]]
+    members = {
+        "_DIRECT_MAPPING": dict(base._DIRECT_MAPPING),
+        "_ATTENTION_MAPPING": {k: v for k, v in base._ATTENTION_MAPPING.items() if "layer_norm_weight" not in k},
+        "_MLP_MAPPING": {
+            **{k: v for k, v in base._MLP_MAPPING.items() if "layer_norm_weight" not in k},
+            "pre_mlp_layernorm.weight": ["model.layers.{layer_number}.post_attention_layernorm.weight"],
+        },
+        "_OTHER_MAPPING": {"input_layernorm.weight": ["model.layers.{layer_number}.input_layernorm.weight"]},
+    }
+    multiple = vocab_multiple or parallel_state.get_tensor_model_parallel_world_size()
+    bridge = cast(
+        LLMBridge,
+        type(f"Local{base.__name__}", (LocalSpec, base), members)(config, dtype, make_vocab_size_divisible_by=multiple),
+    )
+    bridge.vocab_size = config.vocab_size
+    bridge.padded_vocab_size = -(-config.vocab_size // multiple) * multiple
+    return bridge

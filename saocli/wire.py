@@ -1,0 +1,372 @@
+"""Composition root: a RunConfig becomes a running stack. The only file that names concrete classes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import uvicorn
+
+from saocli.config.engine import EngineKind
+from saocli.config.run import RunConfig
+from saocli.driver import Attempt, Client, Driver, Evaluation, evaluate
+from saocli.engine.client import HttpEngine
+from saocli.engine.embedded.launch import start_embedded
+from saocli.errors import MachineError
+from saocli.gateway.app import make_app
+from saocli.gateway.codec import HFCodec
+from saocli.gateway.deps import Changes, GatewayDeps, HealthState
+from saocli.gateway.selfcheck import self_check
+from saocli.loop import Parts, conduct
+from saocli.metrics.record import StepRecorder
+from saocli.metrics.rolling import Rolling
+from saocli.metrics.sinks import JsonlSink
+from saocli.models.describe import describe
+from saocli.models.resolve import resolve
+from saocli.process import Child
+from saocli.queue import SampleQueue
+from saocli.store.chain import ReleaseChain
+from saocli.store.database import Database
+from saocli.store.records import Records
+from saocli.store.releases import Releases
+from saocli.store.run import RunDirectory
+from saocli.tasks.graders.pool import GraderPool
+from saocli.tasks.sets import eval_problems, load_tasks
+from saocli.trainer.remote import RemoteTrainer
+from saocli.types import Release, StepOutput
+
+GRACE_S = 3.0  # for open requests when the gateway ends
+
+
+class PhaseView(Protocol):
+    """One line of the header in the making."""
+
+    what: str
+    detail: str
+
+    def progress(self, text: str) -> None: ...
+
+
+class View(Protocol):
+    """Who is told what happens."""
+
+    def phase(self, name: str, what: str) -> AbstractContextManager[PhaseView]: ...
+    def step(self, release: Release, record: Mapping[str, Any]) -> None: ...
+    def status(self, text: str) -> None: ...
+    def attempt_started(self, problem: str, number: int, of: int) -> None: ...
+    def attempt(self, attempt: Attempt) -> None: ...
+    def evaluation(self, result: Evaluation) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    head: Release
+    trained: int  # rollouts
+    queued: int  # reports on disk that no step took
+    dropped: Mapping[str, int]
+
+
+def bind(config: RunConfig) -> socket.socket:
+    """Take the gateway's port before anything slow starts. Raises MachineError when it is in use."""
+    family = socket.AF_INET6 if ":" in config.gateway.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((config.gateway.host, config.gateway.port))
+    except OSError as error:
+        listener.close()
+        raise MachineError(
+            f"cannot listen on {config.gateway.host}:{config.gateway.port} (gateway.port): {error.strerror}",
+            fix="stop what listens there (`sao stop` for a run of ours), or choose another with gateway.port=…",
+        ) from error
+    return listener
+
+
+async def run(
+    config: RunConfig,
+    directory: RunDirectory,
+    view: View,
+    *,
+    listener: socket.socket,
+    drive: bool,
+    last_step: int | None,
+    stop: asyncio.Event,
+) -> Outcome:
+    """Start everything; train until the tasks are trained, `last_step` is committed or `stop` is set; end everything.
+
+    Raises what failed, after every process it started is gone.
+    """
+    async with AsyncExitStack() as started:
+        service = Service(config, directory, view, started)
+        await service.start(listener)
+        conductor = asyncio.create_task(conduct(service.parts, last_step=last_step))
+        others = [asyncio.create_task(child_death(child)) for child in service.children]
+        others.append(asyncio.create_task(drain_when(stop, service.queue)))
+        if drive:
+            others.append(asyncio.create_task(service.drive()))
+        try:
+            await first_failure_or(conductor, others)
+        finally:
+            for task in (conductor, *others):
+                task.cancel()
+            await asyncio.gather(conductor, *others, return_exceptions=True)
+        view.status("saving the trainer's state")
+        await service.chain.checkpoint_head(service.trainer)
+        counts = service.records.counts()
+        return Outcome(
+            head=service.chain.head(),
+            trained=counts.trained,
+            queued=counts.queued + counts.leased,
+            dropped=service.records.drops(),
+        )
+
+
+async def first_failure_or(conductor: asyncio.Task[None], others: list[asyncio.Task[None]]) -> None:
+    """Return when the conductor has ended; raise what any of the tasks raises before."""
+    pending: set[asyncio.Task[None]] = {conductor, *others}
+    while not conductor.done():
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+
+async def child_death(child: Child) -> None:
+    """Raises ProcessDied when the child ends."""
+    await child.wait()
+    raise child.died("serving")
+
+
+async def drain_when(stop: asyncio.Event, queue: SampleQueue) -> None:
+    """Let the conductor end once `stop` is set."""
+    await stop.wait()
+    queue.drain()
+
+
+class Service:
+    """The parts of one run, started in order; `started` ends them in reverse."""
+
+    records: Records
+    releases: Releases
+    chain: ReleaseChain
+    queue: SampleQueue
+    engine: HttpEngine
+    trainer: RemoteTrainer
+    parts: Parts
+
+    def __init__(self, config: RunConfig, directory: RunDirectory, view: View, started: AsyncExitStack) -> None:
+        if config.engine.kind is not EngineKind.EMBEDDED:
+            raise MachineError(
+                f"this version starts the embedded engine only, not engine.kind={config.engine.kind}",
+                fix="take the CPU profile: machine=cpu",
+            )
+        self._config = config
+        self._directory = directory
+        self._view = view
+        self._started = started
+        self._changes = Changes()
+        self._last_record: Mapping[str, Any] = {}
+
+    @property
+    def children(self) -> tuple[Child, Child]:
+        assert self.engine.child is not None
+        return self.engine.child, self.trainer.child
+
+    async def start(self, listener: socket.socket) -> None:
+        """Model, store, engine, trainer, base release, gateway."""
+        config, view = self._config, self._view
+        with view.phase("model", config.model.name) as phase:
+            folder = await asyncio.to_thread(resolve, config.model, on_progress=lambda text, _: phase.progress(text))
+            phase.detail = describe(folder)
+        self._open_store()
+        with view.phase("engine", config.engine.kind.value) as phase:
+            codec = await self._start_engine(folder, phase)
+        with view.phase("trainer", "megatron") as phase:
+            await self._start_trainer(folder, phase)
+        with view.phase("gateway", self.url) as phase:
+            await self._start_gateway(codec, listener)
+            phase.detail = f"scenario {config.scenario} · token in {self._directory.token_file.name}"
+
+    @property
+    def url(self) -> str:
+        gateway = self._config.gateway
+        return f"http://{gateway.host}:{gateway.port}"
+
+    def _open_store(self) -> None:
+        config = self._config
+        database = Database(self._directory.records_db)
+        self._started.callback(database.close)
+        self.records, self.releases = Records(database), Releases(database)
+        self.chain = ReleaseChain(
+            self._directory, self.releases, scenario=config.scenario, arm=config.arm.name, config=config.releases
+        )
+        self.queue = SampleQueue(
+            self.records,
+            self.releases,
+            scenario=config.scenario,
+            batch_size=config.batch_size,
+            max_staleness=config.max_staleness,
+            on_drop=self._changes.notify,
+        )
+
+    async def _start_engine(self, folder: Path, phase: PhaseView) -> HFCodec:
+        config = self._config
+        self.engine = await start_embedded(
+            config.engine,
+            model_folder=folder,
+            version=self.chain.draft(0).version,
+            context_length=config.context_length,
+            seed=config.seed,
+            log=self._directory.logs / "engine.log",
+            on_progress=phase.progress,
+        )
+        self._started.push_async_callback(self.engine.close)
+        codec = HFCodec(folder)
+        phase.progress("checking that it answers with ids and log-probabilities")
+        await self_check(self.engine, codec)
+        phase.detail = f"{config.engine.device} · {config.engine.dtype} · {config.engine.slots} slots"
+        return codec
+
+    async def _start_trainer(self, folder: Path, phase: PhaseView) -> None:
+        config = self._config
+        self.trainer = await RemoteTrainer.start(
+            config=config.trainer,
+            arm=config.arm,
+            model_folder=folder,
+            context_length=config.context_length,
+            seed=config.seed,
+            log=self._directory.logs / "trainer.log",
+            on_progress=phase.progress,
+        )
+        self._started.push_async_callback(self.trainer.close)
+        phase.progress("writing the base release")
+        self.chain.begin(await self.trainer.export(self.chain.draft(0).weights))
+        info = self.trainer.info
+        roles = "actor + critic" if info.critic_parameters else "actor"
+        ranks = f"{info.ranks} rank" + "s" * (info.ranks != 1)
+        phase.what = info.backend
+        phase.detail = f"{roles} · {ranks} · {info.dtype} · {info.peak_rss_bytes / 2**30:.1f} GiB"
+        sink = JsonlSink(self._directory.metrics_jsonl)
+        self._started.callback(sink.close)
+        recorder = StepRecorder(
+            rolling=Rolling(config.metrics.rolling_rollouts), sinks=[sink], advantage=info.advantage
+        )
+
+        def committed(release: Release, output: StepOutput) -> None:
+            self._last_record = recorder.committed(release, output)
+            self._view.step(release, self._last_record)
+            self._changes.notify()
+            self._tell()
+
+        self.parts = Parts(
+            source=self.queue,
+            trainer=self.trainer,
+            engine=self.engine,
+            chain=self.chain,
+            measure=recorder.measure,
+            committed=committed,
+        )
+
+    async def _start_gateway(self, codec: HFCodec, listener: socket.socket) -> None:
+        config = self._config
+        deps = GatewayDeps(
+            engine=self.engine,
+            codec=codec,
+            records=self.records,
+            releases=self.releases,
+            scenario=config.scenario,
+            model=config.model.name,
+            context_length=config.context_length,
+            token=config.gateway.token,
+            health=self._health,
+            status=self._status,
+            on_report_accepted=self._accepted,
+            changes=self._changes,
+            seed=config.seed,
+            batch_size=config.batch_size,
+            max_staleness=config.max_staleness,
+            create_scenarios=config.gateway.create_scenarios,
+            max_body_bytes=int(config.gateway.max_body_mb * 2**20),
+        )
+        server = Gateway(uvicorn.Config(make_app(deps), log_config=None, access_log=False, lifespan="off"))
+        listener.listen(2048)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        self._started.push_async_callback(server.end, serving)
+        while not server.started:
+            await asyncio.sleep(0.01)
+        self._directory.write_token(config.gateway.token)
+        self._directory.write_service(url=self.url, pid=os.getpid(), scenario=config.scenario, started_at=time.time())
+        self._started.callback(self._directory.remove_service)
+
+    async def drive(self) -> None:
+        """Play the conf's tasks through the gateway as an outside client, then let the queue drain."""
+        config, options = self._config, self._config.tasks.eval
+        client = Client(self.url, config.gateway.token, scenario=config.scenario)
+        async with GraderPool(workers=2, timeout_s=config.tasks.grade_timeout_s) as pool:
+            driver = Driver(
+                client,
+                pool,
+                config.tasks,
+                seed=config.seed,
+                on_start=self._view.attempt_started,
+                on_attempt=self._view.attempt,
+            )
+
+            async def measure(step: int) -> None:
+                if options.samples and step in options.at:
+                    problems = eval_problems(config.tasks, seed=config.seed, count=options.samples)
+                    result = await evaluate(client, pool, config.tasks, problems, step=step, seed=config.seed)
+                    self._view.evaluation(result)
+
+            try:
+                await measure(0)
+                await driver.play(load_tasks(config.tasks, seed=config.seed), on_step=measure)
+            finally:
+                await client.close()
+        self.queue.drain()
+
+    def _accepted(self) -> None:
+        self.queue.wake()
+        self._tell()
+
+    def _tell(self) -> None:
+        counts, dropped = self.records.counts(), sum(self.records.drops().values())
+        doing = "training" if counts.queued + counts.leased >= self._config.batch_size else "waiting for a report"
+        self._view.status(f"{doing} · {counts.open} receipts open · {counts.queued} queued · {dropped} dropped")
+
+    def _health(self) -> HealthState:
+        dead = [child.name for child in self.children if child.returncode is not None]
+        return HealthState(ok=not dead, reason=f"the {dead[0]} is down" if dead else None)
+
+    def _status(self) -> Mapping[str, Any]:
+        counts = self.records.counts()
+        return {
+            "phase": "training" if counts.leased else "waiting",
+            "processes": {child.name: {"pid": child.pid, "alive": child.returncode is None} for child in self.children},
+            "last_step": self._last_record,
+        }
+
+
+class Gateway(uvicorn.Server):
+    """uvicorn inside our event loop: signals are the command line's to handle."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def end(self, serving: asyncio.Task[None]) -> None:
+        """Stop accepting, give open requests a moment, and end."""
+        self.should_exit = True
+        try:
+            await asyncio.wait_for(asyncio.shield(serving), GRACE_S)
+        except TimeoutError:
+            self.force_exit = True
+            await serving
