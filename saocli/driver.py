@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-import httpx
-
+from saocli.client import Client
 from saocli.config.tasks import EvalConfig, TasksConfig
-from saocli.errors import Refused, RunError, Unreachable
+from saocli.errors import RunError, SaoError
 from saocli.types import Problem
 
-RECEIPT_HEADER = "x-reef-agent-record-id"
-LONG_POLL_S = 30.0
+T = TypeVar("T")
 
 
 class Grader(Protocol):
@@ -54,86 +52,6 @@ class Evaluation:
     truncated: int
     errors: int
     seconds: float
-
-
-class Client:
-    """The gateway's routes that an attempt needs."""
-
-    def __init__(self, url: str, token: str, *, scenario: str, timeout_s: float = 600.0) -> None:
-        self.url = url
-        self.scenario = scenario
-        self._http = httpx.AsyncClient(
-            base_url=url,
-            headers={"authorization": f"Bearer {token}"},
-            timeout=httpx.Timeout(timeout_s, connect=5.0),
-            limits=httpx.Limits(max_connections=None),
-        )
-
-    async def close(self) -> None:
-        await self._http.aclose()
-
-    async def contract(self) -> dict[str, Any]:
-        return await self._json("GET", f"/reef/scenarios/{self.scenario}/contract")
-
-    async def answer(
-        self, problem: Problem, *, config: TasksConfig, seed: int, temperature: float, scenario: str, tag: str
-    ) -> tuple[str, dict[str, Any]]:
-        """Ask for one answer; returns its receipt and the completion."""
-        response = await self._send(
-            "POST",
-            "/v1/chat/completions",
-            headers={"x-reef-scenario": scenario, "x-reef-tag-task": tag},
-            json={
-                "model": "sao",
-                "messages": [dict(message) for message in problem.messages],
-                "max_tokens": config.max_tokens,
-                "temperature": temperature,
-                "seed": seed,
-                **({"stop": list(config.stop)} if config.stop else {}),
-            },
-        )
-        return response.headers[RECEIPT_HEADER], response.json()
-
-    async def report(self, receipts: Sequence[str], score: float, **fields: Any) -> dict[str, Any]:
-        body = {"score": score, "references": list(receipts), **fields}
-        return await self._json("POST", "/reef/report", json=body, headers={"x-reef-scenario": self.scenario})
-
-    async def settled(self, receipt: str) -> dict[str, Any]:
-        """Wait until a reported receipt is trained, dropped or known never to train."""
-        path = f"/reef/scenarios/{self.scenario}/records"
-        while True:
-            page = await self._json("GET", path, params={"receipt": receipt, "wait": LONG_POLL_S})
-            record: dict[str, Any] = page["records"][0]
-            if record["state"] in ("trained", "dropped", "recorded"):
-                return record
-
-    async def _json(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = (await self._send(method, path, **kwargs)).json()
-        return answer
-
-    async def _send(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
-        try:
-            response = await self._http.request(method, path, **kwargs)
-        except httpx.TransportError as error:
-            raise Unreachable(
-                f"no answer from {self.url}: {error or type(error).__name__}",
-                fix="start it with `sao serve`, or name it with --url",
-            ) from error
-        if response.is_error:
-            raise Refused(f"{refusal(response)} (HTTP {response.status_code})", fix=_fix(response.status_code))
-        return response
-
-
-def refusal(response: httpx.Response) -> str:
-    """The service's own words about why it said no."""
-    try:
-        return str(response.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return response.text[:500] or response.reason_phrase
-
-
-def _fix(status: int) -> str | None:
-    return "give the token by SAO_TOKEN, or run from the folder that holds runs/" if status == 401 else None
 
 
 def attempt_seed(seed: int, problem: str, number: int) -> int:
@@ -176,30 +94,32 @@ class Driver:
         """
         plan = deque((problem, n) for problem in problems for n in range(1, self._config.attempts + 1))
         waits = self._report and self._config.wait_trained
-        batch = (await self._client.contract())["batch_size"] if waits else len(plan)
+        batch = (await self._client.contract())["batch_size"] if waits else max(1, len(plan))
         waiting: dict[asyncio.Task[dict[str, Any]], Attempt] = {}
         done: list[Attempt] = []
         last = 0
-        while plan or len(waiting) >= batch:
-            wave = [plan.popleft() for _ in range(min(len(plan), batch - len(waiting)))]
-            for attempt in await self._wave(wave):
-                if waits and attempt.state == "queued":
-                    waiting[asyncio.create_task(self._client.settled(attempt.receipt))] = attempt
-                else:
-                    done.append(attempt)
-                    self._on_attempt(attempt)
-            # A short wave (an attempt that cannot train, a report dropped as stale) is filled up before waiting.
-            if len(waiting) >= batch:
-                finished, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                settled = [_settled(waiting.pop(task), task.result()) for task in finished]
-                for attempt in settled:
-                    done.append(attempt)
-                    self._on_attempt(attempt)
-                for step in sorted({a.step for a in settled if a.step is not None and a.step > last}):
-                    last = step
-                    await on_step(step)
-        for task in waiting:
-            task.cancel()
+        try:
+            while plan or len(waiting) >= batch:
+                wave = [plan.popleft() for _ in range(min(len(plan), batch - len(waiting)))]
+                for attempt in await self._wave(wave):
+                    if waits and attempt.state == "queued":
+                        waiting[asyncio.create_task(self._client.settled(attempt.receipt))] = attempt
+                    else:
+                        done.append(attempt)
+                        self._on_attempt(attempt)
+                # A short wave (an attempt that cannot train, a report dropped as stale) is filled up before waiting.
+                if len(waiting) >= batch:
+                    finished, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    settled = [_settled(waiting.pop(task), task.result()) for task in finished]
+                    for attempt in settled:
+                        done.append(attempt)
+                        self._on_attempt(attempt)
+                    for step in sorted({a.step for a in settled if a.step is not None and a.step > last}):
+                        last = step
+                        await on_step(step)
+        finally:
+            for task in waiting:
+                task.cancel()
         return [*done, *waiting.values()]
 
     async def _wave(self, wave: Sequence[tuple[Problem, int]]) -> list[Attempt]:
@@ -210,9 +130,7 @@ class Driver:
                 self._on_start(problem.id, number, self._config.attempts)
                 return await self._attempt(problem, number)
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(problem, number)) for problem, number in wave]
-        return [task.result() for task in tasks]
+        return await _together([one(problem, number) for problem, number in wave])
 
     async def _attempt(self, problem: Problem, number: int) -> Attempt:
         receipt, completion = await self._client.answer(
@@ -247,6 +165,16 @@ class Driver:
         )
 
 
+async def _together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results in order; the first failure ends the rest and is raised as itself."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except* SaoError as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
 def _settled(attempt: Attempt, record: dict[str, Any]) -> Attempt:
     return replace(
         attempt, state=record["state"], reason=record["reason"], release_id=record["release_id"], step=record["step"]
@@ -275,9 +203,7 @@ async def evaluate(
             choice = completion["choices"][0]
             return await grader.grade(problem, choice["message"]["content"] or ""), choice["finish_reason"]
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(problem)) for problem in problems]
-    grades = [task.result() for task in tasks]
+    grades = await _together([one(problem) for problem in problems])
     if not grades:
         raise RunError("evaluation has no problems", fix="set tasks.eval.samples to at least 1")
     return Evaluation(

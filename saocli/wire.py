@@ -14,9 +14,10 @@ from typing import Any, Protocol
 
 import uvicorn
 
+from saocli.client import Client
 from saocli.config.engine import EngineKind
 from saocli.config.run import RunConfig
-from saocli.driver import Attempt, Client, Driver, Evaluation, evaluate
+from saocli.driver import Attempt, Driver, Evaluation, evaluate
 from saocli.engine.client import HttpEngine
 from saocli.engine.embedded.launch import start_embedded
 from saocli.errors import MachineError
@@ -78,7 +79,8 @@ class Outcome:
 def bind(config: RunConfig) -> socket.socket:
     """Take the gateway's port before anything slow starts. Raises MachineError when it is in use."""
     family = socket.AF_INET6 if ":" in config.gateway.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol named, asyncio sets TCP_NODELAY; without it every kept-alive answer waits 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((config.gateway.host, config.gateway.port))
@@ -161,6 +163,7 @@ class Service:
     engine: HttpEngine
     trainer: RemoteTrainer
     parts: Parts
+    url: str
 
     def __init__(self, config: RunConfig, directory: RunDirectory, view: View, started: AsyncExitStack) -> None:
         if config.engine.kind is not EngineKind.EMBEDDED:
@@ -183,6 +186,7 @@ class Service:
     async def start(self, listener: socket.socket) -> None:
         """Model, store, engine, trainer, base release, gateway."""
         config, view = self._config, self._view
+        self.url = f"http://{config.gateway.host}:{listener.getsockname()[1]}"
         with view.phase("model", config.model.name) as phase:
             folder = await asyncio.to_thread(resolve, config.model, on_progress=lambda text, _: phase.progress(text))
             phase.detail = describe(folder)
@@ -194,11 +198,6 @@ class Service:
         with view.phase("gateway", self.url) as phase:
             await self._start_gateway(codec, listener)
             phase.detail = f"scenario {config.scenario} · token in {self._directory.token_file.name}"
-
-    @property
-    def url(self) -> str:
-        gateway = self._config.gateway
-        return f"http://{gateway.host}:{gateway.port}"
 
     def _open_store(self) -> None:
         config = self._config

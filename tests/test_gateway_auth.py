@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -67,7 +68,7 @@ async def test_a_body_beyond_the_limit_is_refused_unread(tmp_path: Path) -> None
     async with serving(tmp_path, ScriptedEngine(lambda _: say("A")), max_body_bytes=1000) as gateway:
         assert (await gateway.chat("x" * 2000)).status_code == 413
 
-        async def chunks():  # noqa: ANN202
+        async def chunks() -> AsyncIterator[bytes]:
             for _ in range(20):
                 yield b" " * 100
 

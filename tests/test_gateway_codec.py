@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from enginefakes import EOS, Script, ScriptedEngine, say
 from gatewaykit import tiny_codec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saocli.errors import ConfigError, EngineError
@@ -26,6 +26,7 @@ def decoded(ids: list[int]) -> tuple[str, list[str]]:
     return "".join(pieces), pieces
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_text_that_comes_byte_by_byte_is_the_text(text: str) -> None:
     out, pieces = decoded([*text.encode(), EOS])
@@ -33,6 +34,7 @@ def test_text_that_comes_byte_by_byte_is_the_text(text: str) -> None:
     assert not any("\ufffd" in piece for piece in pieces if "\ufffd" not in text)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 259), max_size=60))
 def test_any_ids_decode(ids: list[int]) -> None:
     decoded(ids)
@@ -49,7 +51,7 @@ def test_decoding_is_linear_even_in_garbage() -> None:
         return time.perf_counter() - start
 
     seconds(100)
-    assert seconds(8000) < 12 * seconds(1000)
+    assert seconds(8000) < 24 * seconds(1000)  # quadratic would be 64 times
 
 
 def test_prompts_are_rendered_by_the_models_template() -> None:
@@ -65,6 +67,7 @@ def test_a_folder_without_a_tokenizer_is_a_config_error(tmp_path: Path) -> None:
         HFCodec(tmp_path)
 
 
+@settings(deadline=None)
 @given(st.text("ab", max_size=12), st.lists(st.text("ab", min_size=1, max_size=3), max_size=3), st.data())
 def test_pieces_are_trimmed_as_the_whole_is(text: str, stops: list[str], data: st.DataObject) -> None:
     trimmer, out, at = StopTrimmer(stops), "", 0

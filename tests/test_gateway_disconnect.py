@@ -21,8 +21,8 @@ async def open_request(gateway: Gateway, body: dict[str, Any]) -> tuple[asyncio.
     host, port = gateway.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     payload = json.dumps(body).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {len(payload)}\r\n\r\n"
-    writer.write(head.encode() + payload)
+    headers = f"host: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {len(payload)}"
+    writer.write(f"POST /v1/chat/completions HTTP/1.1\r\n{headers}\r\n\r\n".encode() + payload)
     await writer.drain()
     return reader, writer
 

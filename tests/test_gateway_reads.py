@@ -105,7 +105,7 @@ async def test_waiting_for_a_receipt_ends_when_it_is_trained(tmp_path: Path) -> 
         assert not waiting.done()
         gateway.deps.records.lease(1, ["p1"])
         gateway.deps.releases.commit(release(1, parent="s@0"), report_ids=["p1"])
-        gateway.deps.changes.notify()
+        await asyncio.to_thread(gateway.deps.changes.notify)
         record = await asyncio.wait_for(waiting, 1)
         assert (record["state"], record["release_id"], record["step"]) == ("trained", "s@1", 1)
         unknown = await gateway.http.get("/reef/scenarios/s/records", params={"receipt": "nope", "wait": 30})
@@ -123,9 +123,8 @@ async def test_waiting_for_an_unreported_receipt_ends_with_a_report_that_never_t
 
 
 async def test_reads_and_reports_do_not_wait_for_generations_or_waiters(tmp_path: Path) -> None:
-    slow = ScriptedEngine(lambda request: say("A" * 200, delay_s=0.01) if request.prompt_ids[-3:] else say("A"))
     quick = iter([say("A")])
-    slow.script = lambda _: next(quick, say("A" * 200, delay_s=0.01))
+    slow = ScriptedEngine(lambda _: next(quick, say("A" * 200, delay_s=0.01)))
     async with serving(tmp_path, slow) as gateway:
         receipt = await gateway.receipt()
         busy = [asyncio.create_task(gateway.chat(stream=True)) for _ in range(32)]

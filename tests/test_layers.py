@@ -17,7 +17,7 @@ ROWS = (
     ("types", "errors", "process", "environment"),
     ("algo", "config"),
     ("arms",),
-    ("engine", "trainer", "tasks", "processors", "metrics", "store", "models"),
+    ("engine", "trainer", "tasks", "processors", "metrics", "store", "models", "client"),
     ("loop", "colocate", "gateway", "driver", "queue"),
     ("wire", "compare"),
     ("cli",),

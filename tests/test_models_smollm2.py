@@ -26,9 +26,9 @@ def quiet(doing: str, fraction: float | None) -> None:
 
 
 def test_rows_of_a_head_go_from_pairs_to_halves() -> None:
-    # Two heads of dimension 4: llama.cpp stores (0, 2, 1, 3), Hugging Face (0, 1, 2, 3).
-    hf = np.arange(8 * 3, dtype=np.float32).reshape(8, 3)
-    llama_cpp = hf[[0, 2, 1, 3, 4, 6, 5, 7]]
+    # Two heads of dimension 6: llama.cpp stores Hugging Face's rows (0, 3), (1, 4), (2, 5) of each as neighbours.
+    hf = np.arange(12 * 3, dtype=np.float32).reshape(12, 3)
+    llama_cpp = hf[[0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]]
     assert np.array_equal(half_split_rows(llama_cpp, 2), hf)
 
 

@@ -48,7 +48,12 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 
 def test_two_processes_cannot_hold_one_run(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "a")
-    try_it = f"from pathlib import Path; from saocli.store.run import RunDirectory\nwith RunDirectory(Path({str(run.path)!r})).lock(): pass"
+    try_it = f"""
+from pathlib import Path
+from saocli.store.run import RunDirectory
+with RunDirectory(Path({str(run.path)!r})).lock():
+    pass
+"""
     with run.lock():
         with pytest.raises(StoreError, match="in use by another sao"), run.lock():
             pass

@@ -26,7 +26,11 @@ from saocli.trainer.messages import (
 from saocli.types import Batch, RolloutMoments, Sample, StepOutput
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=20,
 )
@@ -40,7 +44,10 @@ def test_frames_bring_back_what_was_packed(message: channel.Message) -> None:
 
 
 def test_numbers_that_json_lacks_travel_as_null() -> None:
-    assert channel.unpack(channel.pack({"a": [math.nan, {"b": -math.inf}], "c": 1.5})[4:]) == {"a": [None, {"b": None}], "c": 1.5}
+    assert channel.unpack(channel.pack({"a": [math.nan, {"b": -math.inf}], "c": 1.5})[4:]) == {
+        "a": [None, {"b": None}],
+        "c": 1.5,
+    }
 
 
 @pytest.mark.parametrize("body", [b"\x80\x04K\x01.", b"[1]", b"{"])
@@ -78,7 +85,9 @@ async def handshake(client: Callable[[str, int], Awaitable[object] | object], se
 
 
 async def test_both_ends_with_the_secret_meet() -> None:
-    known, connection = await handshake(lambda host, port: channel.WorkerChannel.connect(host, port, "s3cret"), "s3cret")
+    known, connection = await handshake(
+        lambda host, port: channel.WorkerChannel.connect(host, port, "s3cret"), "s3cret"
+    )
     assert known
     assert isinstance(connection, channel.WorkerChannel)
 

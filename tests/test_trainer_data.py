@@ -14,7 +14,9 @@ from saocli.types import Sample
 CPU = torch.device("cpu")
 
 
-def sample(prompt: tuple[int, ...], response: tuple[int, ...], mask: tuple[int, ...], temperature: float = 1.0) -> Sample:
+def sample(
+    prompt: tuple[int, ...], response: tuple[int, ...], mask: tuple[int, ...], temperature: float = 1.0
+) -> Sample:
     return Sample(
         receipt="r7",
         prompt_ids=prompt,

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 import torch
+import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 from trainerkit import QUICK, SAO, make_model, make_sample, mixed_batch, reference
 
@@ -24,6 +26,7 @@ from saocli.errors import ProcessDied, TrainerError
 from saocli.trainer.remote import RemoteTrainer
 from saocli.types import Batch
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 DECAYING = dataclasses.replace(QUICK, critic_warmup_steps=1, lr_decay=LrDecay.LINEAR, lr_decay_steps=8)
 MARKER = "sao-complete.json"
 
@@ -46,6 +49,13 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def trainer(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RemoteTrainer]:
+    """One trainer for the tests that leave it alive."""
+    async with started(llama, tmp_path_factory.mktemp("shared"), QUICK) as trainer:
+        yield trainer
+
+
 def alive(pid: int) -> bool:
     """Whether the process runs; a zombie does not."""
     try:
@@ -54,29 +64,24 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def state_of(trainer: RemoteTrainer, folder: Path) -> dict[str, Any]:
-    """Everything a checkpoint holds, as bytes: `.distcp` has actor, critic, both optimizers; common.pt the schedule."""
+async def state_of(trainer: RemoteTrainer, folder: Path) -> dict[str, torch.Tensor]:
+    """Everything a checkpoint holds: actor, critic, both optimizers, schedule position, RNG."""
     await trainer.save(folder)
-    from torch.distributed.checkpoint import FileSystemReader
-    from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
-
-    metadata = FileSystemReader(folder).read_metadata().state_dict_metadata
-    tensors = {name for name, entry in metadata.items() if hasattr(entry, "size")}
-    state = _load_state_dict_from_keys(tensors, checkpoint_id=folder)
-    common = torch.load(folder / "common.pt", weights_only=False)
-    return {**flat(state), **flat({"common": common["common"]})}
-
-
-def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(tree, dict):
-        return {k: v for name, item in tree.items() for k, v in flat(item, f"{prefix}.{name}").items()}
-    return {prefix: tree}
+    everything: dict[str, torch.Tensor] = {}
+    for part in ("actor", "critic"):
+        reader = dcp.FileSystemReader(folder / part)
+        entries = reader.read_metadata().state_dict_metadata
+        state = {n: torch.empty(e.size, dtype=e.properties.dtype) for n, e in entries.items() if hasattr(e, "size")}
+        dcp.load(state, storage_reader=reader, no_dist=True)
+        saved = torch.load(folder / part / "common.pt", weights_only=False)
+        everything |= {f"{part}.{name}": tensor for name, tensor in state.items()}
+        everything[f"{part}.steps"] = saved["optimizer"]["state"]["common_step"]
+        everything["rng"] = saved["common"]["rng"]["cpu"]
+        everything["position"] = torch.tensor(saved["common"]["position"])
+    return everything
 
 
-def same(one: Any, other: Any) -> bool:
-    return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
-
-
+@pytest.mark.slow
 async def test_six_steps_equal_three_saved_loaded_elsewhere_and_three_more(llama: Path, tmp_path: Path) -> None:
     model = reference(llama)
     batches = [mixed_batch(model, step) for step in range(1, 7)]
@@ -93,24 +98,27 @@ async def test_six_steps_equal_three_saved_loaded_elsewhere_and_three_more(llama
         assert await trainer.export(tmp_path / "resumed") == digest
         resumed = await state_of(trainer, tmp_path / "state-resumed")
     assert straight.keys() == resumed.keys()
-    assert {name.split(".")[1] for name in straight} >= {"actor", "critic", "optimizer", "common"}
-    assert [name for name in straight if not same(straight[name], resumed[name])] == []
+    for part in ("actor", "critic"):
+        for kind in ("", "optimizer.state.exp_avg.", "optimizer.state.exp_avg_sq."):
+            assert f"{part}.{kind}embedding.word_embeddings.weight" in straight
+    assert (straight["actor.steps"], straight["critic.steps"]) == (5, 12)
+    assert straight["position"] == 6
+    assert [name for name in straight if not torch.equal(straight[name], resumed[name])] == []
     for one, other in zip(outputs, resumed_outputs, strict=True):
         untimed = [{k: v for k, v in o.metrics.items() if not k.startswith("time/")} for o in (one, other)]
         assert untimed[0] == untimed[1]
         assert one.moments == other.moments
 
 
-async def test_export_is_a_model_that_transformers_loads(llama: Path, tmp_path: Path) -> None:
+async def test_export_is_a_model_that_transformers_loads(trainer: RemoteTrainer, llama: Path, tmp_path: Path) -> None:
     batch = mixed_batch(reference(llama))
-    async with started(llama, tmp_path, dataclasses.replace(QUICK, critic_warmup_steps=0)) as trainer:
-        untouched = await trainer.export(tmp_path / "base")
-        assert untouched == await trainer.export(tmp_path / "again")
-        output = await trainer.step(batch)
-        digest = await trainer.export(tmp_path / "trained")
-        # The trainer's own log-probs of the trained weights, against those of the exported folder.
-        trained = reference(tmp_path / "trained")
-        again = await trainer.step(Batch(step=2, samples=tuple(rescored(trained, s) for s in batch.samples)))
+    untouched = await trainer.export(tmp_path / "base")
+    assert untouched == await trainer.export(tmp_path / "again")
+    output = await trainer.step(batch)
+    digest = await trainer.export(tmp_path / "trained")
+    # The trainer's own log-probs of the trained weights, against those of the exported folder.
+    trained = reference(tmp_path / "trained")
+    again = await trainer.step(Batch(step=2, samples=tuple(rescored(trained, s) for s in batch.samples)))
     assert output.actor_trained
     assert digest != untouched
     assert again.metrics["train_rollout_logprob_abs_diff_max"] <= 1e-5
@@ -137,38 +145,42 @@ def independent_digest(file: Path) -> str:
     return digest.hexdigest()
 
 
-async def test_a_state_without_its_marker_is_refused_and_the_trainer_lives(llama: Path, tmp_path: Path) -> None:
-    async with started(llama, tmp_path) as trainer:
-        await trainer.save(tmp_path / "state")
-        (tmp_path / "state" / MARKER).unlink()
-        with pytest.raises(TrainerError, match="not a complete trainer state"):
-            await trainer.load(tmp_path / "state")
-        long = make_sample(reference(llama), 1, prompt=200, response=100)
-        with pytest.raises(TrainerError, match="r1 has 300 tokens, the trainer takes 256"):
-            await trainer.step(Batch(step=1, samples=(long,)))
-        assert (await trainer.step(mixed_batch(reference(llama)))).step == 1
+async def test_refusals_leave_the_trainer_alive(trainer: RemoteTrainer, llama: Path, tmp_path: Path) -> None:
+    await trainer.save(tmp_path / "state")
+    (tmp_path / "state" / MARKER).unlink()
+    with pytest.raises(TrainerError, match="not a complete trainer state"):
+        await trainer.load(tmp_path / "state")
+    long = make_sample(reference(llama), 1, prompt=200, response=100)
+    with pytest.raises(TrainerError, match="r1 has 300 tokens, the trainer takes 256"):
+        await trainer.step(Batch(step=1, samples=(long,)))
+    assert (await trainer.step(mixed_batch(reference(llama)))).step == 1
 
 
-async def test_a_full_disk_keeps_the_last_state_and_the_trainer(llama: Path, tmp_path: Path) -> None:
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+async def test_a_full_disk_keeps_the_last_state_and_the_trainer(
+    trainer: RemoteTrainer, llama: Path, tmp_path: Path
+) -> None:
     """A file-size limit on the rank stands in for the disk: the kernel refuses its writes half-way."""
-    async with started(llama, tmp_path) as trainer:
-        await trainer.save(tmp_path / "state")
-        before = {file.name: file.read_bytes() for file in (tmp_path / "state").iterdir()}
-        (pid,) = trainer.info.pids
-        limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-        await trainer.step(mixed_batch(reference(llama)))
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (100_000, limits[1]))
-        for command, folder in ((trainer.save, tmp_path / "state"), (trainer.export, tmp_path / "weights")):
-            with pytest.raises(TrainerError, match=f"{folder} could not be written") as error:
-                await command(folder)
-            assert "disk" in str(error.value.fix)
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
-        assert {file.name: file.read_bytes() for file in (tmp_path / "state").iterdir()} == before
-        assert not (tmp_path / "weights").exists()
-        assert not list(tmp_path.glob(".*.partial"))
-        await trainer.save(tmp_path / "state")
-        await trainer.export(tmp_path / "weights")
-        assert (tmp_path / "weights" / MARKER).is_file()
+    await trainer.save(tmp_path / "state")
+    before = contents(tmp_path / "state")
+    (pid,) = trainer.info.pids
+    limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    await trainer.step(mixed_batch(reference(llama)))
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    for command, folder in ((trainer.save, tmp_path / "state"), (trainer.export, tmp_path / "weights")):
+        with pytest.raises(TrainerError, match=f"{folder} could not be written") as error:
+            await command(folder)
+        assert "disk" in str(error.value.fix)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+    assert contents(tmp_path / "state") == before
+    assert not (tmp_path / "weights").exists()
+    assert not list(tmp_path.glob(".*.partial"))
+    await trainer.save(tmp_path / "state")
+    await trainer.export(tmp_path / "weights")
+    assert (tmp_path / "weights" / MARKER).is_file()
 
 
 async def test_a_killed_rank_is_noticed_at_once_and_leaves_nobody(llama: Path, tmp_path: Path) -> None:
@@ -191,6 +203,7 @@ async def test_a_killed_rank_is_noticed_at_once_and_leaves_nobody(llama: Path, t
             await trainer.export(tmp_path / "never")
 
 
+@pytest.mark.slow
 async def test_a_killed_launcher_leaves_no_rank_behind(llama: Path, tmp_path: Path) -> None:
     async with started(llama, tmp_path) as trainer:
         (rank,) = trainer.info.pids

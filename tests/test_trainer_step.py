@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,9 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("llama"))
 
 
-def steps(folder: Path, config: TrainerConfig, batches: list[Batch]) -> tuple[list[StepOutput], list[Weights], list[Weights]]:
+def steps(
+    folder: Path, config: TrainerConfig, batches: list[Batch]
+) -> tuple[list[StepOutput], list[Weights], list[Weights]]:
     """Outputs, and the actor's and critic's weights before the first step and after each."""
     from saocli.trainer.megatron.step import train_step
 
@@ -77,7 +80,11 @@ class Oracle:
         self.critic = reference(folder).model
         self.head = torch.nn.Linear(self.actor.config.hidden_size, 1, bias=False)
         torch.nn.init.zeros_(self.head.weight)
-        adam: dict[str, Any] = {"betas": (config.adam_beta1, config.adam_beta2), "eps": config.adam_eps, "weight_decay": 0.0}
+        adam: dict[str, Any] = {
+            "betas": (config.adam_beta1, config.adam_beta2),
+            "eps": config.adam_eps,
+            "weight_decay": 0.0,
+        }
         self.critic_parameters = [*self.critic.parameters(), *self.head.parameters()]
         self.critic_adam = torch.optim.AdamW(self.critic_parameters, lr=config.critic_lr, **adam)
         self.actor_adam = torch.optim.AdamW(self.actor.parameters(), lr=config.actor_lr, **adam)
@@ -207,7 +214,7 @@ def test_critic_trains_alone_through_the_warmup(run: Run, llama: Path) -> None:
     assert [output.noop_reason for output in outputs] == [None] * 3
     assert largest_difference(actor[0], actor[1]) == largest_difference(actor[0], actor[2]) == 0.0
     assert largest_difference(actor[2], actor[3]) > 1e-4
-    assert all(largest_difference(before, after) > 1e-4 for before, after in zip(critic, critic[1:], strict=False))
+    assert all(largest_difference(before, after) > 1e-4 for before, after in pairwise(critic))
     assert outputs[0].metrics["pg_clipfrac"] == 0.0
     assert outputs[0].metrics["train_rollout_logprob_abs_diff"] <= 1e-4
     assert outputs[1].metrics["pg_clipfrac"] is None
@@ -282,7 +289,10 @@ def test_frozen_attention_stays_and_the_rest_learns(run: Run, llama: Path) -> No
 def test_observation_tokens_change_nothing(run: Run, llama: Path) -> None:
     sample = make_sample(reference(llama), 3, prompt=3, response=9, observations=(4, 5))
     noisy = dataclasses.replace(
-        sample, rollout_logprobs=tuple(p if m else -50.0 for p, m in zip(sample.rollout_logprobs, sample.action_mask, strict=True))
+        sample,
+        rollout_logprobs=tuple(
+            p if m else -50.0 for p, m in zip(sample.rollout_logprobs, sample.action_mask, strict=True)
+        ),
     )
     (clean,), actor, _ = run(steps, llama, QUICK, [Batch(step=1, samples=(sample,))])
     (other,), other_actor, _ = run(steps, llama, QUICK, [Batch(step=1, samples=(noisy,))])
@@ -303,7 +313,9 @@ def bf16_steps(folder: Path, batches: list[Batch]) -> tuple[list[StepOutput], se
     before = weights(learner)
     masters = [p.detach().clone() for p in learner.optimizer.get_parameters()]
     outputs = [train_step(training, batch) for batch in batches]
-    moved = max((m - p.detach()).abs().max().item() for m, p in zip(masters, learner.optimizer.get_parameters(), strict=True))
+    moved = max(
+        (m - p.detach()).abs().max().item() for m, p in zip(masters, learner.optimizer.get_parameters(), strict=True)
+    )
     return outputs, {p.dtype for p in before.values()}, moved, largest_difference(before, weights(learner))
 
 

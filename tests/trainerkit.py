@@ -1,4 +1,4 @@
-"""What the trainer's tests share: small random models, rollouts as an engine would record them, and a Megatron process."""
+"""What the trainer's tests share: small random models, rollouts as an engine records them, and a Megatron process."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def shifted(batch: Batch, nats: float) -> Batch:
 
 
 def scattered(batch: Batch, nats: float) -> Batch:
-    """The same batch, each recorded log-prob off by its own amount within ±`nats`: ratios below, in and above the band."""
+    """The same batch, each recorded log-prob off by its own amount within ±`nats`."""
     generator = torch.Generator().manual_seed(batch.step)
 
     def off(sample: Sample) -> Sample:

@@ -79,7 +79,8 @@ def attempt(
 async def _play(
     service: Any, problems: list[Problem], tasks: TasksConfig, *, seed: int, report: bool, show: Any
 ) -> None:
-    from saocli.driver import Client, Driver
+    from saocli.client import Client
+    from saocli.driver import Driver
     from saocli.tasks.graders.pool import GraderPool
 
     client = Client(service.url, service.token, scenario=service.trained_scenario())

@@ -52,7 +52,7 @@ async def _send(
     receipts: list[str], score: float, feedback: str | None, report_id: str | None, wait: bool, url: str | None
 ) -> dict[str, Any]:
     from saocli.cli.service import find_service
-    from saocli.driver import Client
+    from saocli.client import Client
 
     service = find_service(url)
     client = Client(service.url, service.token, scenario=service.trained_scenario())

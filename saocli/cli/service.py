@@ -28,7 +28,7 @@ class Service:
         """The JSON answer to GET `path`. Raises Unreachable or Refused."""
         import httpx
 
-        from saocli.driver import refusal
+        from saocli.client import refusal
 
         try:
             response = httpx.get(self.url + path, headers={"authorization": f"Bearer {self.token}"}, timeout=30)

@@ -42,7 +42,10 @@ async def ensure_scenario(deps: GatewayDeps, name: str, *, create: bool) -> bool
     """True when it was created; 404 with the known names when it is new and must not be."""
     if not NAME.fullmatch(name):
         raise invalid("scenario", f"must be {NAME_RULE}")
+    if name in deps.known_scenarios:
+        return False
     known = await asyncio.to_thread(deps.records.scenarios)
+    deps.known_scenarios.update(known)
     if name in known:
         return False
     if not create:

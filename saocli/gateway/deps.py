@@ -65,19 +65,25 @@ class HealthState:
 
 
 class Changes:
-    """Wakes those who wait for a record to change. Belongs to one event loop."""
+    """Wakes those who wait for a record to change; they wait in one event loop, `notify` may come from any thread."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def notify(self) -> None:
         """Something changed."""
-        self._next.set()
-        self._next = asyncio.Event()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._wake)
 
     def upcoming(self) -> asyncio.Event:
         """Is set at the next change: take it before looking, so that no change falls between."""
+        self._loop = asyncio.get_running_loop()
         return self._next
+
+    def _wake(self) -> None:
+        self._next.set()
+        self._next = asyncio.Event()
 
 
 @dataclass(kw_only=True)
@@ -104,6 +110,7 @@ class GatewayDeps:
     clock: Callable[[], float] = time.time
     new_id: Callable[[], str] = new_ulid
     seeds: Iterator[int] = field(init=False)
+    known_scenarios: set[str] = field(default_factory=set)  # seen in the store, which never forgets one
 
     def __post_init__(self) -> None:
         # Counting on from the recorded generations, a resumed run does not repeat the seeds it has used.

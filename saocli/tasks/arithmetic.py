@@ -40,11 +40,8 @@ def _larger(random: Random) -> tuple[str, int]:
 
 
 def _word(random: Random) -> tuple[str, int]:
-    boxes, each, things = random.randint(2, 9), random.randint(2, 9), random.choice(THINGS)
-    return (
-        f"There are {boxes} boxes with {each} {things} in each box. How many {things} are there in all?",
-        boxes * each,
-    )
+    boxes, each, things = random.randint(2, 5), random.randint(2, 5), random.choice(THINGS)
+    return f"{boxes} boxes with {each} {things} each: how many {things} is that?", boxes * each
 
 
 FAMILIES: dict[str, Callable[[Random], tuple[str, int]]] = {  # name -> draws a question and its answer

@@ -82,6 +82,7 @@ class WorkerChannel:
         answer = channel.receive()
         theirs = str(answer.get("nonce", ""))
         if not hmac.compare_digest(str(answer.get("proof", "")), proof(secret, "server", theirs, nonce)):
+            channel.close()
             raise TrainerError(f"{host}:{port} does not know this run's secret")
         channel.send({"proof": proof(secret, "worker", nonce, theirs)})
         return channel
@@ -92,6 +93,10 @@ class WorkerChannel:
     def receive(self) -> Message:
         """The next message. Raises TrainerError once the other end is gone."""
         return unpack(self._exactly(body_length(self._exactly(4))))
+
+    def close(self) -> None:
+        self._file.close()
+        self._connection.close()
 
     def _exactly(self, length: int) -> bytes:
         data = self._file.read(length)

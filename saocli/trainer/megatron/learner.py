@@ -77,15 +77,15 @@ class Learner:
             group["lr"] = lr
         self.optimizer.step_with_ready_grads()
 
-    def sharded_state(self, name: str, *, loading: bool) -> dict[str, Any]:
-        """What a checkpoint keeps of it, under keys that begin with `name`."""
-        model = self.model.sharded_state_dict(prefix=f"{name}.")
-        return {name: model, f"{name}_optimizer": self.optimizer.sharded_state_dict(model, is_loading=loading)}
+    def sharded_state(self, *, loading: bool) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        model = self.model.sharded_state_dict()
+        return {"model": model, "optimizer": self.optimizer.sharded_state_dict(model, is_loading=loading)}
 
-    def load_state(self, name: str, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, Any]) -> None:
         """Take over what `sharded_state` described and a checkpoint filled."""
-        self.model.load_state_dict({key.removeprefix(f"{name}."): value for key, value in state[name].items()})
-        adam = state[f"{name}_optimizer"]
+        self.model.load_state_dict(state["model"])
+        adam = state["optimizer"]
         # Megatron leaves out a step count of 0; in bf16 the Adam state lies one level deeper, beside fp32 masters.
         adam.get("optimizer", adam)["state"].setdefault("common_step", torch.zeros((), dtype=torch.float32))
         self.optimizer.load_state_dict(adam)

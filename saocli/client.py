@@ -1,0 +1,95 @@
+"""The gateway's HTTP API as any outside client sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+
+from saocli.config.tasks import TasksConfig
+from saocli.errors import Refused, Unreachable
+from saocli.types import Problem
+
+RECEIPT_HEADER = "x-reef-agent-record-id"
+LONG_POLL_S = 30.0
+
+
+class Client:
+    """The gateway's routes that an attempt needs."""
+
+    def __init__(self, url: str, token: str, *, scenario: str, timeout_s: float = 600.0) -> None:
+        self.url = url
+        self.scenario = scenario
+        self._http = httpx.AsyncClient(
+            base_url=url,
+            headers={"authorization": f"Bearer {token}"},
+            timeout=httpx.Timeout(timeout_s, connect=5.0),
+            limits=httpx.Limits(max_connections=None),
+        )
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def contract(self) -> dict[str, Any]:
+        return await self._json("GET", f"/reef/scenarios/{self.scenario}/contract")
+
+    async def answer(
+        self, problem: Problem, *, config: TasksConfig, seed: int, temperature: float, scenario: str, tag: str
+    ) -> tuple[str, dict[str, Any]]:
+        """Ask for one answer; returns its receipt and the completion."""
+        response = await self._send(
+            "POST",
+            "/v1/chat/completions",
+            headers={"x-reef-scenario": scenario, "x-reef-tag-task": tag},
+            json={
+                "model": "sao",
+                "messages": [dict(message) for message in problem.messages],
+                "max_tokens": config.max_tokens,
+                "temperature": temperature,
+                "seed": seed,
+                **({"stop": list(config.stop)} if config.stop else {}),
+            },
+        )
+        return response.headers[RECEIPT_HEADER], response.json()
+
+    async def report(self, receipts: Sequence[str], score: float, **fields: Any) -> dict[str, Any]:
+        body = {"score": score, "references": list(receipts), **fields}
+        return await self._json("POST", "/reef/report", json=body, headers={"x-reef-scenario": self.scenario})
+
+    async def settled(self, receipt: str) -> dict[str, Any]:
+        """Wait until a reported receipt is trained, dropped or known never to train."""
+        path = f"/reef/scenarios/{self.scenario}/records"
+        while True:
+            page = await self._json("GET", path, params={"receipt": receipt, "wait": LONG_POLL_S})
+            record: dict[str, Any] = page["records"][0]
+            if record["state"] in ("trained", "dropped", "recorded"):
+                return record
+
+    async def _json(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = (await self._send(method, path, **kwargs)).json()
+        return answer
+
+    async def _send(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+        try:
+            response = await self._http.request(method, path, **kwargs)
+        except httpx.TransportError as error:
+            raise Unreachable(
+                f"no answer from {self.url}: {error or type(error).__name__}",
+                fix="start it with `sao serve`, or name it with --url",
+            ) from error
+        if response.is_error:
+            raise Refused(f"{refusal(response)} (HTTP {response.status_code})", fix=_fix(response.status_code))
+        return response
+
+
+def refusal(response: httpx.Response) -> str:
+    """The service's own words about why it said no."""
+    try:
+        return str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return response.text[:500] or response.reason_phrase
+
+
+def _fix(status: int) -> str | None:
+    return "give the token by SAO_TOKEN, or run from the folder that holds runs/" if status == 401 else None
