@@ -48,7 +48,7 @@ class Service:
 
 def find_service(url: str | None) -> Service:
     """By --url or SAO_URL, else the newest live run under runs/, else the default address."""
-    url = url or os.environ.get("SAO_URL")
+    url = url or os.environ.get("SAO_URL") or None
     live = live_runs(RUNS)
     for service, run in ((run.service(), run) for run in live):
         if url is None or service["url"] == url.rstrip("/"):

@@ -42,7 +42,10 @@ class LocalSpec(LLMBridge):
             "bias_dropout_fusion": False,
             "apply_rope_fusion": False,
             "gradient_accumulation_fusion": False,
-            "perform_initialization": False,
+            # Weights are read right after. Megatron's initialisation still runs, for it marks how each is partitioned.
+            "init_method": _leave,
+            "output_layer_init_method": _leave,
+            "embedding_init_method": _leave,
             "use_cpu_initialization": not torch.cuda.is_available(),
         }
         return super()._build_base_config(**(kwargs | overrides))
@@ -59,6 +62,10 @@ class LocalSpec(LLMBridge):
             "position_embedding_type": "rope",
             **rope_arguments(self.hf_config),
         }
+
+
+def _leave(weight: torch.Tensor) -> torch.Tensor:
+    return weight
 
 
 def read_config(folder: Path) -> PretrainedConfig:

@@ -30,7 +30,7 @@ def patch() -> None:
     torch.cuda.get_rng_state = lambda device="cuda": torch.get_rng_state()
     torch.cuda.manual_seed = lambda seed: None
     # jit.py:11 compiles fused kernels that only CUDA runs call; importing the compiler takes seconds and 150 MB
-    torch.compile = lambda model=None, **_options: model  # type: ignore[assignment]
+    torch.compile = lambda model=None, **_options: model
 
 
 def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
