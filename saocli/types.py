@@ -169,6 +169,7 @@ class StepOutput:
     metrics: Mapping[str, float | None]  # names as in the metric contract; None where undefined
     actor_trained: bool
     noop_reason: str | None = None  # set when nothing was updated at all
+    actor_idle: str | None = None  # why the actor stayed as it was while the critic trained
     moments: tuple[RolloutMoments, ...] = ()  # B, empty for arms without a critic
 
 

@@ -43,6 +43,7 @@ from saocli.tasks.sets import eval_problems, load_tasks
 from saocli.trainer.remote import RemoteTrainer
 from saocli.types import Release, StepOutput
 
+DEATH_MOMENT_S = 1.0
 GRACE_S = 3.0  # for open requests when the gateway ends
 
 
@@ -144,6 +145,8 @@ async def first_failure_or(conductor: asyncio.Task[None], others: list[asyncio.T
 async def child_death(child: Child) -> None:
     """Raises ProcessDied when the child ends."""
     await child.wait()
+    # A command under way fails too, and says which step it was: it goes first.
+    await asyncio.sleep(DEATH_MOMENT_S)
     raise child.died("serving")
 
 

@@ -23,6 +23,7 @@ def record(**changes: Any) -> dict[str, Any]:
         "release": "sao-smoke@11",
         "arm": "sao",
         "noop_reason": None,
+        "actor_idle": None,
         "tokens": 297,
         "sao/actor_trained": 1.0,
         "reward/mean": 1.0,
@@ -64,10 +65,11 @@ def test_undefined_is_a_dash() -> None:
     "changes, expected",
     [
         ({}, ""),
-        ({"sao__actor_trained": 0.0}, "critic only"),
+        ({"actor_idle": "critic_warmup"}, "critic only"),
+        ({"actor_idle": "zero_advantage"}, "critic only: zero advantage"),
         ({"sao__actor_trained": 0.0, "noop_reason": "uniform_group"}, "no-op: uniform group"),
         ({"dropped__stale": 2.0, "dropped__lineage": 0.0}, "stale dropped 2"),
-        ({"sao__actor_trained": 0.0, "dropped__prefix_mismatch": 1.0}, "critic only, prefix mismatch dropped 1"),
+        ({"actor_idle": "critic_warmup", "dropped__prefix_mismatch": 1.0}, "critic only, prefix mismatch dropped 1"),
     ],
 )
 def test_notes(changes: dict[str, Any], expected: str) -> None:
@@ -107,7 +109,7 @@ def test_colour_follows_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     def shown() -> str:
         console = Console(force_terminal=True, width=200, color_system="standard")
         with console.capture() as capture:
-            console.print(styled_row(record(sao__actor_trained=0.0)))
+            console.print(styled_row(record(actor_idle="critic_warmup")))
         return capture.get()
 
     monkeypatch.delenv("NO_COLOR", raising=False)

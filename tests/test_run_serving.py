@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from runkit import Served, descendants, events, served, wait_gone
+from runkit import THREADS, Served, descendants, sao, served, wait_gone
 from transformers import AutoModelForCausalLM
 
 pytestmark = pytest.mark.slow
@@ -119,13 +119,29 @@ def test_status_watch_show_and_export(service: Served, tmp_path: Path) -> None:
     assert model.num_parameters() > 1_000_000
 
 
-def test_detach_returns_once_healthy_and_stop_ends_everything(tmp_path: Path) -> None:
-    with served(tmp_path, "conf=cpu_smoke", "--json") as running:
+def test_stop_ends_everything(tmp_path: Path) -> None:
+    with served(tmp_path, "conf=cpu_smoke") as running:
         below = descendants(running.process.pid)
         assert len(below) >= 3
         done = running.sao("stop")
         assert done.returncode == 0, done.stderr
-        output = running.process.communicate(timeout=30)[0]
+        running.process.communicate(timeout=30)
         assert running.process.returncode == 0
         assert wait_gone(below) == set()
-        assert [event["event"] for event in events(output)][-1] == "end"
+
+
+def test_detach_returns_once_healthy(tmp_path: Path) -> None:
+    done = sao("serve", "conf=cpu_smoke", "gateway.port=0", *THREADS, "--detach", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    service = json.loads(done.stdout)
+    below = descendants(service["pid"])
+    assert httpx.get(f"{service['url']}/healthz").json() == {"ok": True}
+    second = sao("stop", cwd=tmp_path)
+    assert second.returncode == 0, second.stderr
+    assert wait_gone({service["pid"], *below}) == set()
+
+
+def test_detach_shows_why_a_start_failed(tmp_path: Path) -> None:
+    done = sao("serve", "conf=cpu_smoke", "gateway.port=0", "engine.python=/bin/false", "--detach", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "ended with status 1" in done.stderr

@@ -1,4 +1,4 @@
-"""Two ranks against one: data-parallel and tensor-parallel training give the same weights, and state moves between them."""
+"""Two ranks against one: the same weights, data-parallel or tensor-parallel, and state that moves between them."""
 
 from __future__ import annotations
 

@@ -240,6 +240,17 @@ def test_a_batch_masked_whole_moves_nothing(run: Run, llama: Path) -> None:
         assert largest_difference(actor[1], actor[2]) == largest_difference(critic[1], critic[2]) == 0.0
 
 
+def test_zero_advantages_leave_the_actor_alone_and_train_the_critic(run: Run, llama: Path) -> None:
+    batch = mixed_batch(reference(llama))
+    # A new critic says 0 everywhere, so scores of 0 are just what it expects.
+    zeros = dataclasses.replace(batch, samples=tuple(dataclasses.replace(s, score=0.0) for s in batch.samples))
+    config = dataclasses.replace(QUICK, weight_decay=0.1)
+    (output,), actor, _ = run(steps, llama, config, [zeros])
+    assert (output.actor_idle, output.actor_trained, output.noop_reason) == ("zero_advantage", False, None)
+    assert output.metrics["sao/critic_updates"] == 2.0
+    assert largest_difference(actor[0], actor[1]) == 0.0
+
+
 def test_a_noop_does_not_advance_the_schedule(run: Run, llama: Path) -> None:
     config = dataclasses.replace(QUICK, lr_decay=LrDecay.LINEAR, lr_decay_steps=2)
     batch = mixed_batch(reference(llama))

@@ -35,6 +35,7 @@ def serve(
     loaded = load_run_tokens(tokens, conf_dir=conf_dir)
     directory = RunDirectory.open(Path(run_dir)) if run_dir else RunDirectory.create(RUNS, loaded.config.name)
     if detach:
+        directory.write_config(loaded.yaml, loaded.overrides)
         _detach(directory, as_json=as_json)
     else:
         raise typer.Exit(_foreground(loaded, directory, drive=drive, steps=steps, as_json=as_json))

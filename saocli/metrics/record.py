@@ -138,6 +138,7 @@ def step_record(release: Release, batch: Batch, output: StepOutput, *, advantage
         "advantage": advantage,
         "committed_at": release.created_at,
         "noop_reason": output.noop_reason,
+        "actor_idle": output.actor_idle,
         "rollouts": len(batch.samples),
         "tokens": _response_tokens(batch),
         **release.metrics,

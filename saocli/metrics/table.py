@@ -43,8 +43,8 @@ def note(record: Record) -> str:
     parts = []
     if record["noop_reason"] is not None:
         parts.append(f"no-op: {record['noop_reason'].replace('_', ' ')}")
-    elif not record["sao/actor_trained"]:
-        parts.append("critic only")
+    elif record["actor_idle"] is not None:
+        parts.append("critic only" + ": zero advantage" * (record["actor_idle"] == "zero_advantage"))
     for key, count in record.items():
         if key.startswith("dropped/") and count:
             parts.append(f"{key.removeprefix('dropped/').replace('_', ' ')} dropped {count:.0f}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from saocli.errors import TrainerError
 
+FULL_BYTES = 2**20  # a disk with less left is taken to be what stopped a write
 MARKER = "sao-complete.json"  # written last into a folder that this package made
 
 
@@ -62,9 +64,18 @@ def _agreeing(folder: Path) -> Iterator[None]:
     torch.distributed.all_reduce(failed, op=torch.distributed.ReduceOp.MAX)
     if failed.item():
         raise TrainerError(
-            f"{folder} could not be written: {problem or 'another rank failed'}",
+            f"{folder} could not be written: {_cause(problem, folder)}",
             fix="free disk space or check the folder's permissions; the weights in memory are as they were",
         ) from problem
+
+
+def _cause(problem: BaseException | None, folder: Path) -> str:
+    """The first line of what went wrong. torch does not say that the disk is full, so that is looked at."""
+    if problem is None:
+        return "another rank failed"
+    home = next(parent for parent in folder.parents if parent.exists())
+    full = not isinstance(problem, OSError) and shutil.disk_usage(home).free < FULL_BYTES
+    return os.strerror(errno.ENOSPC) if full else str(problem).splitlines()[0]
 
 
 def _sync(path: Path) -> None:

@@ -82,15 +82,17 @@ class Record:
         yield
         self.metrics[name] = (self.metrics[name] or 0.0) + time.perf_counter() - started
 
-    def trained(self, *, actor: bool) -> StepOutput:
-        """The step moved weights: the critic's, and the actor's if so said."""
-        return self._output(actor_trained=actor, noop_reason=None)
+    def trained(self, *, actor_idle: str | None) -> StepOutput:
+        """The step moved weights: the critic's, and the actor's unless there is a reason why not."""
+        return self._output(actor_trained=actor_idle is None, actor_idle=actor_idle)
 
     def noop(self, reason: str) -> StepOutput:
         """The step moved nothing."""
         return self._output(actor_trained=False, noop_reason=reason)
 
-    def _output(self, *, actor_trained: bool, noop_reason: str | None) -> StepOutput:
+    def _output(
+        self, *, actor_trained: bool, noop_reason: str | None = None, actor_idle: str | None = None
+    ) -> StepOutput:
         metrics = self.metrics | {"sao/actor_trained": float(actor_trained)}
         return StepOutput(
             step=self.step,
@@ -99,5 +101,6 @@ class Record:
             },
             actor_trained=actor_trained,
             noop_reason=noop_reason,
+            actor_idle=actor_idle,
             moments=self.moments,
         )

@@ -56,7 +56,6 @@ def train_step(training: Training, batch: Batch) -> StepOutput:
     shard = Shard(batch.samples, micro_batch_size=config.micro_batch_size, device=training.device)
     if shard.tokens == 0:
         return record.noop("no_action_tokens")
-    actor_trains = critic is None or batch.step > config.critic_warmup_steps
 
     # Values from before this batch's updates, and with them the critic's first gradient.
     first = _first_critic_pass(critic, arm, shard, record) if critic is not None else None
@@ -64,8 +63,10 @@ def train_step(training: Training, batch: Batch) -> StepOutput:
     # Advantages once per batch, before any masking.
     estimates = arm.advantages(shard.rollouts(first.values if first else None))
     advantages = [estimate.advantages for estimate in estimates]
-    if actor_trains and not any(bool(advantage.any()) for advantage in advantages):
-        return record.noop("uniform_group" if arm.grouped else "zero_advantage")
+    idle = _actor_idle(training, batch, advantages)
+    if idle is not None and critic is None:
+        return record.noop(idle)
+    actor_trains = idle is None
 
     # The policy's gradient. A critic-only run starts with a look at the engine's log-probs against ours, no more.
     actor_norm = 0.0
@@ -96,7 +97,16 @@ def train_step(training: Training, batch: Batch) -> StepOutput:
         with record.timed("time/actor_s"):
             actor.learner.update(lr=training.lr(config.actor_lr), grad_norm=actor_norm)
     training.position += 1
-    return record.trained(actor=actor_trains)
+    return record.trained(actor_idle=idle)
+
+
+def _actor_idle(training: Training, batch: Batch, advantages: list[torch.Tensor]) -> str | None:
+    """Why this batch gives the actor nothing to learn: an update on a gradient of 0 would move it by its momentum."""
+    if training.critic is not None and batch.step <= training.config.critic_warmup_steps:
+        return "critic_warmup"
+    if not any(bool(advantage.any()) for advantage in advantages):
+        return "uniform_group" if training.arm.grouped else "zero_advantage"
+    return None
 
 
 def _first_critic_pass(critic: Critic, arm: Arm, shard: Shard, record: Record) -> CriticPass:
