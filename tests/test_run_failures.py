@@ -127,7 +127,7 @@ def test_clients_without_a_service_exit_3(tmp_path: Path) -> None:
         ["status"],
         ["releases"],
         ["report", "x", "--score", "1"],
-        ["attempt", "--prompt", "x", "conf=cpu_smoke"],
+        ["attempt", "--prompt", "x"],
     ):
         done = sao(*command, "--url", url, cwd=tmp_path)
         assert done.returncode == 3, (command, done.stderr)

@@ -32,19 +32,23 @@ def attempt(
     from saocli.cli.output import out, print_json
     from saocli.cli.service import find_service
     from saocli.cli.tokens import load_config
+    from saocli.config.tasks import TasksConfig, TaskSource
     from saocli.errors import ConfigError
     from saocli.tasks.sets import load_tasks
     from saocli.types import Problem
 
     service = find_service(url)
-    config = load_config(tokens or [], conf_dir=conf_dir, run=service.run)
-    tasks = config.tasks
+    if prompt is not None and not tokens and service.run is None:
+        seed, tasks = 0, TasksConfig(source=TaskSource.INLINE)
+    else:
+        config = load_config(tokens or [], conf_dir=conf_dir, run=service.run)
+        seed, tasks = config.seed, config.tasks
     if prompt is not None:
         text = sys.stdin.read() if prompt == "-" else prompt
         problems = [Problem(id="prompt", messages=({"role": "user", "content": text},), answer="", grader="none")]
         no_report = True
     else:
-        problems = load_tasks(tasks, seed=config.seed)
+        problems = load_tasks(tasks, seed=seed)
     if task is not None:
         names = [problem.id for problem in problems]
         problems = [problem for problem in problems if problem.id == task]
@@ -73,7 +77,7 @@ def attempt(
         if prompt is not None:
             out.print(done.text, markup=False)
 
-    asyncio.run(_play(service, problems, tasks, seed=config.seed, report=not no_report, show=show))
+    asyncio.run(_play(service, problems, tasks, seed=seed, report=not no_report, show=show))
 
 
 async def _play(
