@@ -29,12 +29,14 @@ class SlotCache(Cache):
         self._prefill_row: int | None = None
         self._rows = torch.arange(0)
         self._positions = torch.arange(0)
+        self._start = 0
         self._length = 0
 
-    def begin_prefill(self, row: int, length: int) -> None:
-        """The next forward fills `row` from its start with `length` tokens."""
+    def begin_prefill(self, row: int, start: int, length: int) -> None:
+        """The next forward fills places [start, length) of `row`; what lies before is there."""
         self._reserve(length)
         self._prefill_row = row
+        self._start, self._length = start, length
 
     def begin_decode(self, positions: Tensor) -> int:
         """The next forward adds a token to each of rows [0, n) at `positions` [n]; returns the longest length then."""
@@ -59,10 +61,10 @@ class SlotCache(Cache):
         assert self._store is not None
         keys, values = self._store[layer_idx, 0], self._store[layer_idx, 1]
         if self._prefill_row is not None:
-            length = key_states.shape[2]
-            keys[self._prefill_row, :, :length] = key_states[0]
-            values[self._prefill_row, :, :length] = value_states[0]
-            return key_states, value_states
+            row, new = slice(self._prefill_row, self._prefill_row + 1), slice(self._start, self._length)
+            keys[row, :, new] = key_states
+            values[row, :, new] = value_states
+            return keys[row, :, : self._length], values[row, :, : self._length]
         keys[self._rows, :, self._positions] = key_states[:, :, 0]
         values[self._rows, :, self._positions] = value_states[:, :, 0]
         n = len(self._rows)

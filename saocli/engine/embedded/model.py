@@ -15,6 +15,7 @@ from saocli.engine.embedded.cache import SlotCache
 from saocli.engine.embedded.stops import Decoder
 from saocli.errors import EngineError
 
+MIN_SHARED = 16  # tokens; copying fewer is not worth a lookup that may touch every layer's storage
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
@@ -50,18 +51,31 @@ class ServedModel:
         if any((folder / name).is_file() for name in _TOKENIZER_FILES):
             self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         self._cache = SlotCache(slots=slots, limit=context_length)
+        self._held: list[list[int]] = [[] for _ in range(slots)]  # per row: tokens whose keys and values it has
         # Renamed in transformers 5.24.
         self._cache_name = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
 
     def prefill(self, row: int, tokens: Sequence[int]) -> Tensor:
-        """Fill `row` with `tokens`; returns the next token's logits [1, V] in fp32."""
+        """Fill `row` with `tokens`; returns the next token's logits [1, V] in fp32.
+
+        A beginning that some row already holds, as prompts with the same worked examples do, is copied, not computed.
+        """
+        source, start = max(((r, _shared(held, tokens)) for r, held in enumerate(self._held)), key=lambda pair: pair[1])
+        if start < MIN_SHARED:
+            start = 0
+        elif source != row:
+            self.move(source, row, start)
         length = len(tokens)
-        self._cache.begin_prefill(row, length)
-        mask = torch.ones(length, length, dtype=torch.bool).tril_()
-        return self._forward(torch.tensor([tokens]), torch.arange(length)[None], mask[None, None])
+        self._cache.begin_prefill(row, start, length)
+        self._held[row] = list(tokens)
+        positions = torch.arange(start, length)
+        mask = torch.arange(length) <= positions[:, None]
+        return self._forward(torch.tensor([tokens[start:]]), positions[None], mask[None, None])
 
     def decode(self, tokens: Sequence[int], positions: Sequence[int]) -> Tensor:
         """Add one token to each of rows [0, n) at its own position; returns the next tokens' logits [n, V] in fp32."""
+        for row, (token, position) in enumerate(zip(tokens, positions, strict=True)):
+            self._held[row][position:] = [token]
         places = torch.tensor(positions)
         length = self._cache.begin_decode(places)
         mask = torch.arange(length) <= places[:, None]
@@ -70,11 +84,26 @@ class ServedModel:
     def move(self, source: int, target: int, length: int) -> None:
         """Let row `target` hold what row `source` holds."""
         self._cache.move(source, target, length)
+        self._held[target] = self._held[source][:length]
+
+    def forget(self) -> None:
+        """The weights have changed: no row holds anything of theirs."""
+        self._held = [[] for _ in self._held]
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         cache: dict[str, Any] = {self._cache_name: self._cache}
         output = self.module(input_ids=ids, position_ids=positions, attention_mask=mask, logits_to_keep=1, **cache)
         return output.logits[:, -1].float()
+
+
+def _shared(held: Sequence[int], tokens: Sequence[int]) -> int:
+    """How many tokens both begin with; the last of `tokens` is left out, since its logits are wanted."""
+    count = 0
+    for ours, theirs in zip(held, tokens[:-1], strict=False):
+        if ours != theirs:
+            break
+        count += 1
+    return count
 
 
 def _eos_ids(folder: Path, config: Any) -> frozenset[int]:

@@ -103,6 +103,7 @@ class Scheduler:
     def _on_swap(self, checkpoint: Checkpoint, version: str, done: Future[None]) -> None:
         checkpoint.copy_in()
         self.version = version
+        self.model.forget()
         for row, sequence in enumerate(self._running):
             self.model.prefill(row, sequence.cached)
         done.set_result(None)
