@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
+from uuid import uuid4
 
 import httpx
 
@@ -13,6 +15,9 @@ from saocli.types import Problem
 
 RECEIPT_HEADER = "x-reef-agent-record-id"
 LONG_POLL_S = 30.0
+BROKEN = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
+ATTEMPTS = 3
+PAUSE_S = 0.2
 
 
 class Client:
@@ -54,7 +59,8 @@ class Client:
         return response.headers[RECEIPT_HEADER], response.json()
 
     async def report(self, receipts: Sequence[str], score: float, **fields: Any) -> dict[str, Any]:
-        body = {"score": score, "references": list(receipts), **fields}
+        """Report a score. It has an id of its own, so that sending it again cannot make it train twice."""
+        body = {"score": score, "references": list(receipts), "agent_record_id": uuid4().hex, **fields}
         return await self._json("POST", "/reef/report", json=body, headers={"x-reef-scenario": self.scenario})
 
     async def settled(self, receipt: str) -> dict[str, Any]:
@@ -71,13 +77,18 @@ class Client:
         return answer
 
     async def _send(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
-        try:
-            response = await self._http.request(method, path, **kwargs)
-        except httpx.TransportError as error:
-            raise Unreachable(
-                f"no answer from {self.url}: {error or type(error).__name__}",
-                fix="start it with `sao serve`, or name it with --url",
-            ) from error
+        for attempts_left in reversed(range(ATTEMPTS)):
+            try:
+                response = await self._http.request(method, path, **kwargs)
+                break
+            except httpx.TransportError as error:
+                # A connection may break under a service that lives on (a laptop that slept); a refused one is the end.
+                if attempts_left == 0 or not isinstance(error, BROKEN):
+                    raise Unreachable(
+                        f"no answer from {self.url}: {str(error) or type(error).__name__}",
+                        fix="start it with `sao serve`, or name it with --url",
+                    ) from error
+                await asyncio.sleep(PAUSE_S)
         if response.is_error:
             raise Refused(f"{refusal(response)} (HTTP {response.status_code})", fix=_fix(response.status_code))
         return response

@@ -209,3 +209,27 @@ async def test_not_ready_in_time_is_an_error_and_leaves_nothing(folder: Path, tm
 async def test_a_gpu_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"engine\.device"):
         await start(folder, tmp_path / "engine.log", device=Device.GPU)
+
+
+async def test_a_shared_beginning_is_copied_and_never_outlives_its_weights(folder: Path, tmp_path: Path) -> None:
+    """Prompts that begin alike, one after another and side by side, answer as a plain forward of the whole would."""
+    engine = await start(folder, tmp_path / "engine.log", slots=3)
+    try:
+        beginning = tuple(b"two plus one is three, one plus one is two, ")
+        prompts = [beginning + tuple(end) for end in (b"four", b"four plus", b"5 plus 4 makes", b"four")]
+
+        async def check(weights: Path) -> None:
+            requests = [ask(prompt, seed=seed, max_new_tokens=20) for seed, prompt in enumerate(prompts)]
+            one_by_one = [await final(engine, request) for request in requests]
+            together = await asyncio.gather(*(final(engine, request) for request in requests))
+            for prompt, chunks in zip(prompts, zip(one_by_one, together, strict=True), strict=True):
+                for chunk in chunks:
+                    expected = plain_logprobs(weights, prompt, chunk.output_ids, 1.0)
+                    assert chunk.logprobs == pytest.approx(expected, abs=1e-5)
+
+        await check(folder)
+        other = save(llama(6, eos_token_id=None), tmp_path / "other")
+        await engine.load(other, "v1")
+        await check(other)
+    finally:
+        await engine.close()
