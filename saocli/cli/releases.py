@@ -21,38 +21,34 @@ def list_releases(context: typer.Context, url: Url = None, run: Run = None, as_j
     """The chain as a table, newest first."""
     if context.invoked_subcommand is not None:
         return
-    from rich.table import Table
-
-    from saocli.cli.output import out, print_json
+    from saocli.cli.output import print_columns, print_json
 
     chain = _chain(url, run)
     if as_json:
         print_json(chain)
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("release", "operation", "weights", "reward", "created", "checkpoint", "digest", ""):
-        table.add_column(name, no_wrap=True)
+    rows = [("release", "operation", "weights", "reward", "created", "checkpoint", "digest", "")]
     for entry in chain["releases"]:
         reward = entry["metrics"].get("reward/mean")
-        table.add_row(
-            entry["release_id"],
-            entry["operation"],
-            entry["weight_version"],
-            "–" if reward is None else f"{reward:g}",
-            time.strftime("%m-%d %H:%M:%S", time.localtime(entry["created_at"])),
-            entry["checkpoint"] or "–",
-            entry["digest"][:12],
-            "◀ current" if entry["current"] else "",
+        rows.append(
+            (
+                entry["release_id"],
+                entry["operation"],
+                entry["weight_version"],
+                "–" if reward is None else f"{reward:g}",
+                time.strftime("%m-%d %H:%M:%S", time.localtime(entry["created_at"])),
+                entry["checkpoint"] or "–",
+                entry["digest"][:12],
+                "◀ current" if entry["current"] else "",
+            )
         )
-    out.print(table)
+    print_columns(rows)
 
 
 @releases.command()
 def show(release_id: str, url: Url = None, run: Run = None, as_json: Json = False) -> None:
     """One release with its metrics."""
-    from rich.table import Table
-
-    from saocli.cli.output import out, print_json
+    from saocli.cli.output import print_columns, print_json
     from saocli.errors import Refused
 
     chain = _chain(url, run)["releases"]
@@ -64,12 +60,16 @@ def show(release_id: str, url: Url = None, run: Run = None, as_json: Json = Fals
     if as_json:
         print_json(entry)
         return
-    table = Table(box=None, pad_edge=False, show_header=False)
     rows: dict[str, Any] = {key: value for key, value in entry.items() if key != "metrics"} | entry["metrics"]
-    for key, value in rows.items():
-        shown = f"{value:.6g}" if isinstance(value, float) and key != "created_at" else str(value)
-        table.add_row(f"[bold]{key}", "–" if value is None else shown)
-    out.print(table)
+    print_columns([(key, _shown(value)) for key, value in rows.items()], styles=("bold", ""))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(value) or "–"
+    if value is None:
+        return "–"
+    return f"{value:.6g}" if isinstance(value, float) and value < 1e9 else str(value)
 
 
 @releases.command()

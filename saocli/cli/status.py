@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,9 +16,7 @@ Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 
 def status(url: Url = None, as_json: Json = False) -> None:
     """What runs: phase, queue, serving version, drops, processes."""
-    from rich.table import Table
-
-    from saocli.cli.output import out, print_json
+    from saocli.cli.output import print_columns, print_json
     from saocli.cli.service import find_service
 
     service = find_service(url)
@@ -26,13 +24,28 @@ def status(url: Url = None, as_json: Json = False) -> None:
     if as_json:
         print_json(answer)
         return
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_row("[bold]url", service.url)
-    for key, value in answer.items():
-        inner = value.items() if isinstance(value, dict) else ()
-        shown = "  ".join(f"{name} {item}" for name, item in inner if item is not None) if inner else str(value)
-        table.add_row(f"[bold]{key}", shown)
-    out.print(table)
+    record = answer["last_step"]
+    shown = {
+        "url": service.url,
+        "model": answer["model"],
+        "scenario": answer["scenario"],
+        "health": "ok" if answer["health"]["ok"] else answer["health"]["reason"],
+        "phase": answer["phase"],
+        "serving": _pairs(answer["serving"] or {}),
+        "queue": _pairs(answer["queue"]),
+        "drops": _pairs(answer["drops"]),
+        "processes": _pairs(
+            {name: part["pid"] if part["alive"] else "down" for name, part in answer["processes"].items()}
+        ),
+        "last step": f"{record['step']}  reward {record['reward/mean']:g}  {record['time/step_s']:.1f} s"
+        if record
+        else "–",
+    }
+    print_columns(list(shown.items()), styles=("bold", ""))
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return "  ".join(f"{name} {value}" for name, value in values.items()) or "–"
 
 
 def stop(
