@@ -1,0 +1,82 @@
+"""Every command in the README runs, and what it shows of refusals is what comes out."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from runkit import ENV, sao
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+SHELL = [block.strip() for block in re.findall(r"^```sh\n(.*?)^```", README, re.S | re.M)]
+LEARNING = ("conf=imo_smoke", "conf=arith", "conf=arith_batch4", "conf=letters")
+
+
+def block(containing: str) -> str:
+    (found,) = [text for text in SHELL if containing in text]
+    return found
+
+
+def bash(script: str, cwd: Path, timeout: float = 250) -> subprocess.CompletedProcess[str]:
+    """Run a block as it stands, stopping at the first failure; `sao` and `python` are this environment's."""
+    home = Path(sys.executable).parent
+    env = {**ENV, "PATH": f"{home}:{ENV['PATH']}"}
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_the_tour_runs_as_written(tmp_path: Path) -> None:
+    tour = block("--detach")
+    client = re.search(r"^```python\n(.*?)^```", README, re.S | re.M)
+    assert client is not None
+    # The Python client needs the service up: it goes in before the line that stops it.
+    done = bash(tour.replace("sao stop", f"python -c {shlex.quote(client[1])}\nsao stop"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert '"operation":"training"' in done.stdout
+    assert "trained  sao-smoke@1" in done.stdout
+    assert (tmp_path / "exported" / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.smollm2
+@pytest.mark.timeout(900)
+def test_each_long_run_starts_and_trains(tmp_path: Path) -> None:
+    """The README's long runs, cut to their first step and without the evaluation."""
+    runs = [line for text in SHELL for line in text.splitlines() if line.startswith("sao serve") and "--drive" in line]
+    assert len(runs) >= 4
+    for line in runs:
+        assert any(name in line for name in (*LEARNING, "conf=cpu_smoke"))
+        short = f"{line} --steps 1 tasks.eval.samples=0 gateway.port=0"
+        done = bash(short, tmp_path)
+        assert done.returncode == 0, (line, done.stderr)
+
+
+def test_confs_are_listed_and_shown(tmp_path: Path) -> None:
+    done = bash(block("sao conf\n"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "trainer.actor_lr             2.0e-05" in done.stdout or "2e-05" in done.stdout
+
+
+def test_refusals_read_as_shown(tmp_path: Path) -> None:
+    (shown,) = [text for text in re.findall(r"^```text\n(.*?)^```", README, re.S | re.M) if "imo_smoek" in text]
+    for command, expected in re.findall(r"^\$ sao (.*?)\n(.*?)(?=^\$|\Z)", shown, re.S | re.M):
+        done = sao(*shlex.split(command), cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr == expected
+
+
+def test_the_ci_script_runs_the_test_commands() -> None:
+    assert "<!-- test commands -->\n```sh\n" in README
+    assert block("pytest").splitlines()[0].startswith("pip install")
