@@ -6,13 +6,11 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-
-import uvicorn
 
 from saocli.client import Client
 from saocli.config.engine import EngineKind
@@ -25,6 +23,7 @@ from saocli.gateway.app import make_app
 from saocli.gateway.codec import HFCodec
 from saocli.gateway.deps import Changes, GatewayDeps, HealthState
 from saocli.gateway.selfcheck import self_check
+from saocli.gateway.server import serve
 from saocli.loop import Parts, conduct
 from saocli.metrics.record import StepRecorder
 from saocli.metrics.rolling import Rolling
@@ -44,7 +43,6 @@ from saocli.trainer.remote import RemoteTrainer
 from saocli.types import Release, StepOutput
 
 DEATH_MOMENT_S = 1.0
-GRACE_S = 3.0  # for open requests when the gateway ends
 
 
 class PhaseView(Protocol):
@@ -75,23 +73,6 @@ class Outcome:
     trained: int  # rollouts
     queued: int  # reports on disk that no step took
     dropped: Mapping[str, int]
-
-
-def bind(config: RunConfig) -> socket.socket:
-    """Take the gateway's port before anything slow starts. Raises MachineError when it is in use."""
-    family = socket.AF_INET6 if ":" in config.gateway.host else socket.AF_INET
-    # With the protocol named, asyncio sets TCP_NODELAY; without it every kept-alive answer waits 40 ms.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((config.gateway.host, config.gateway.port))
-    except OSError as error:
-        listener.close()
-        raise MachineError(
-            f"cannot listen on {config.gateway.host}:{config.gateway.port} (gateway.port): {error.strerror}",
-            fix="stop what listens there (`sao stop` for a run of ours), or choose another with gateway.port=…",
-        ) from error
-    return listener
 
 
 async def run(
@@ -298,12 +279,7 @@ class Service:
             create_scenarios=config.gateway.create_scenarios,
             max_body_bytes=int(config.gateway.max_body_mb * 2**20),
         )
-        server = Gateway(uvicorn.Config(make_app(deps), log_config=None, access_log=False, lifespan="off"))
-        listener.listen(2048)
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        self._started.push_async_callback(server.end, serving)
-        while not server.started:
-            await asyncio.sleep(0.01)
+        self._started.push_async_callback(await serve(make_app(deps), listener))
         self._directory.write_token(config.gateway.token)
         self._directory.write_service(url=self.url, pid=os.getpid(), scenario=config.scenario, started_at=time.time())
         self._started.callback(self._directory.remove_service)
@@ -355,20 +331,3 @@ class Service:
             "processes": {child.name: {"pid": child.pid, "alive": child.returncode is None} for child in self.children},
             "last_step": self._last_record,
         }
-
-
-class Gateway(uvicorn.Server):
-    """uvicorn inside our event loop: signals are the command line's to handle."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def end(self, serving: asyncio.Task[None]) -> None:
-        """Stop accepting, give open requests a moment, and end."""
-        self.should_exit = True
-        try:
-            await asyncio.wait_for(asyncio.shield(serving), GRACE_S)
-        except TimeoutError:
-            self.force_exit = True
-            await serving

@@ -46,11 +46,12 @@ def _foreground(loaded: Loaded, directory: RunDirectory, *, drive: bool, steps: 
     from saocli.cli.live import RunView
     from saocli.cli.output import err, out
     from saocli.environment import environment
-    from saocli.wire import bind, run
+    from saocli.gateway.server import bind
+    from saocli.wire import run
 
     config = loaded.config
     view = RunView(err if as_json else out, as_json=as_json)
-    with bind(config) as listener, directory.lock(), view.running():
+    with bind(config.gateway.host, config.gateway.port) as listener, directory.lock(), view.running():
         directory.write_config(loaded.yaml, loaded.overrides)
         directory.write_environment(environment())
         view.title(

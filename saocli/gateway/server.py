@@ -1,0 +1,61 @@
+"""Listening: the socket, taken early, and uvicorn inside our event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from fastapi import FastAPI
+
+from saocli.errors import MachineError
+
+BACKLOG = 2048
+GRACE_S = 3.0  # for open requests when the server ends
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take the gateway's port before anything slow starts. Raises MachineError when it is in use."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named, asyncio sets TCP_NODELAY; without it every kept-alive answer waits 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise MachineError(
+            f"cannot listen on {host}:{port} (gateway.port): {error.strerror}",
+            fix="stop what listens there (`sao stop` for a run of ours), or choose another with gateway.port=…",
+        ) from error
+    return listener
+
+
+async def serve(app: FastAPI, listener: socket.socket) -> Callable[[], Awaitable[None]]:
+    """Answer on `listener`; returns once it does, with what ends it."""
+    server = _Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+    listener.listen(BACKLOG)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    while not server.started:
+        await asyncio.sleep(0.01)
+
+    async def end() -> None:
+        """Stop accepting, give open requests a moment, and end."""
+        server.should_exit = True
+        try:
+            await asyncio.wait_for(asyncio.shield(serving), GRACE_S)
+        except TimeoutError:
+            server.force_exit = True
+            await serving
+
+    return end
+
+
+class _Server(uvicorn.Server):
+    """Signals are the command line's to handle."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
