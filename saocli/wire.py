@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,10 @@ from saocli.client import Client
 from saocli.config.engine import EngineKind
 from saocli.config.run import RunConfig
 from saocli.driver import Attempt, Driver, Evaluation, evaluate
+from saocli.engine.base import GenerateChunk, GenerateRequest
 from saocli.engine.client import HttpEngine
 from saocli.engine.embedded.launch import start_embedded
-from saocli.errors import MachineError
+from saocli.errors import EngineError, MachineError
 from saocli.gateway.app import make_app
 from saocli.gateway.codec import HFCodec
 from saocli.gateway.deps import Changes, GatewayDeps, HealthState
@@ -137,6 +138,23 @@ async def drain_when(stop: asyncio.Event, queue: SampleQueue) -> None:
     queue.drain()
 
 
+class NotStarted:
+    """Holds the engine's place until it is there; the gateway asks for health first, so nothing gets this far."""
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[GenerateChunk]:
+        raise EngineError("the engine is starting")
+        yield
+
+    async def load(self, folder: Path, version: str) -> None:
+        raise EngineError("the engine is starting")
+
+    async def version(self) -> str:
+        raise EngineError("the engine is starting")
+
+    async def close(self) -> None:
+        """Nothing to end."""
+
+
 class Service:
     """The parts of one run, started in order; `started` ends them in reverse."""
 
@@ -147,6 +165,7 @@ class Service:
     engine: HttpEngine
     trainer: RemoteTrainer
     parts: Parts
+    deps: GatewayDeps
     url: str
 
     def __init__(self, config: RunConfig, directory: RunDirectory, view: View, started: AsyncExitStack) -> None:
@@ -161,14 +180,11 @@ class Service:
         self._started = started
         self._changes = Changes()
         self._last_record: Mapping[str, Any] = {}
-
-    @property
-    def children(self) -> tuple[Child, Child]:
-        assert self.engine.child is not None
-        return self.engine.child, self.trainer.child
+        self._starting: str | None = "the engine"
+        self.children: list[Child] = []
 
     async def start(self, listener: socket.socket) -> None:
-        """Model, store, engine, trainer, base release, gateway."""
+        """Model, store, gateway (which says 503 until the rest is there), engine, trainer, base release."""
         config, view = self._config, self._view
         self.url = f"http://{config.gateway.host}:{listener.getsockname()[1]}"
         with view.phase("model", config.model.name) as phase:
@@ -176,11 +192,14 @@ class Service:
             phase.detail = describe(folder)
         self._open_store()
         with view.phase("engine", config.engine.kind.value) as phase:
-            codec = await self._start_engine(folder, phase)
+            await self._start_gateway(await asyncio.to_thread(HFCodec, folder), listener)
+            await self._start_engine(folder, phase)
+        self._starting = "the trainer"
         with view.phase("trainer", "megatron") as phase:
             await self._start_trainer(folder, phase)
         with view.phase("gateway", self.url) as phase:
-            await self._start_gateway(codec, listener)
+            self._starting = None
+            self._announce()
             phase.detail = f"scenario {config.scenario} · token in {self._directory.token_file.name}"
 
     def _open_store(self) -> None:
@@ -200,7 +219,7 @@ class Service:
             on_drop=self._changes.notify,
         )
 
-    async def _start_engine(self, folder: Path, phase: PhaseView) -> HFCodec:
+    async def _start_engine(self, folder: Path, phase: PhaseView) -> None:
         config = self._config
         self.engine = await start_embedded(
             config.engine,
@@ -212,11 +231,11 @@ class Service:
             on_progress=phase.progress,
         )
         self._started.push_async_callback(self.engine.close)
-        codec = HFCodec(folder)
+        self.children += [self.engine.child] if self.engine.child else []
         phase.progress("checking that it answers with ids and log-probabilities")
-        await self_check(self.engine, codec)
+        await self_check(self.engine, self.deps.codec)
+        self.deps.engine = self.engine
         phase.detail = f"{config.engine.device} · {config.engine.dtype} · {config.engine.slots} slots"
-        return codec
 
     async def _start_trainer(self, folder: Path, phase: PhaseView) -> None:
         config = self._config
@@ -230,6 +249,7 @@ class Service:
             on_progress=phase.progress,
         )
         self._started.push_async_callback(self.trainer.close)
+        self.children.append(self.trainer.child)
         phase.progress("writing the base release")
         self.chain.begin(await self.trainer.export(self.chain.draft(0).weights))
         info = self.trainer.info
@@ -260,8 +280,8 @@ class Service:
 
     async def _start_gateway(self, codec: HFCodec, listener: socket.socket) -> None:
         config = self._config
-        deps = GatewayDeps(
-            engine=self.engine,
+        self.deps = GatewayDeps(
+            engine=NotStarted(),
             codec=codec,
             records=self.records,
             releases=self.releases,
@@ -279,7 +299,11 @@ class Service:
             create_scenarios=config.gateway.create_scenarios,
             max_body_bytes=int(config.gateway.max_body_mb * 2**20),
         )
-        self._started.push_async_callback(await serve(make_app(deps), listener))
+        self._started.push_async_callback(await serve(make_app(self.deps), listener))
+
+    def _announce(self) -> None:
+        """Let this machine's clients find the service, now that it is healthy."""
+        config = self._config
         self._directory.write_token(config.gateway.token)
         self._directory.write_service(url=self.url, pid=os.getpid(), scenario=config.scenario, started_at=time.time())
         self._started.callback(self._directory.remove_service)
@@ -321,13 +345,15 @@ class Service:
         self._view.status(f"{doing} · {counts.open} receipts open · {counts.queued} queued · {dropped} dropped")
 
     def _health(self) -> HealthState:
+        if self._starting is not None:
+            return HealthState(ok=False, reason=f"starting {self._starting}")
         dead = [child.name for child in self.children if child.returncode is not None]
         return HealthState(ok=not dead, reason=f"the {dead[0]} is down" if dead else None)
 
     def _status(self) -> Mapping[str, Any]:
         counts = self.records.counts()
         return {
-            "phase": "training" if counts.leased else "waiting",
+            "phase": "starting" if self._starting else "training" if counts.leased else "waiting",
             "processes": {child.name: {"pid": child.pid, "alive": child.returncode is None} for child in self.children},
             "last_step": self._last_record,
         }

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import openai
 import pytest
-from runkit import THREADS, Served, descendants, sao, served, wait_gone
+from runkit import ENV, SAO, THREADS, Served, descendants, sao, served, wait_gone
 from transformers import AutoModelForCausalLM
 
 pytestmark = pytest.mark.slow
@@ -139,6 +143,36 @@ def test_detach_returns_once_healthy(tmp_path: Path) -> None:
     second = sao("stop", cwd=tmp_path)
     assert second.returncode == 0, second.stderr
     assert wait_gone({service["pid"], *below}) == set()
+
+
+def test_while_it_starts_it_says_so(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [*SAO, "serve", "conf=cpu_smoke", f"gateway.port={port}", *THREADS],
+        cwd=tmp_path,
+        env=ENV,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    seen: dict[str, str] = {}
+    try:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            with contextlib.suppress(httpx.TransportError):
+                health = httpx.get(f"http://127.0.0.1:{port}/healthz")
+                if health.status_code == 200:
+                    break
+                seen[health.json()["reason"]] = health.headers["retry-after"]
+                chat = {"model": "tiny", "messages": [{"role": "user", "content": "x"}]}
+                early = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", headers=BEARER, json=chat)
+                assert early.status_code in (200, 503)
+            time.sleep(0.1)
+        assert set(seen) == {"starting the engine", "starting the trainer"}
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 def test_detach_shows_why_a_start_failed(tmp_path: Path) -> None:
