@@ -10,7 +10,10 @@ import pytest
 import torch
 from trainerkit import VOCAB, build_training, hf_logprobs, make_model, make_sample, megatron_process, reference
 
+from saocli.config.load import load_run
 from saocli.errors import TrainerError
+from saocli.models.resolve import resolve
+from saocli.models.tiny import build_tiny
 
 Run = Callable[..., Any]
 LENGTHS = ((6, 9), (3, 4), (8, 12))
@@ -66,6 +69,38 @@ def test_logprobs_equal_transformers(run: Run, tmp_path: Path, kind: str, tied: 
     found = run(actor_logprobs, folder, samples, 3, 7, 64)
     expected = [p for sample in samples for p in sample.rollout_logprobs]
     assert found == pytest.approx(expected, abs=1e-5)
+
+
+def actor_logits(folder: Path, ids: torch.Tensor) -> torch.Tensor:
+    """[b, s, V] of the actor, unscaled."""
+    from saocli.trainer.megatron.bridge import make_bridge, read_config
+    from saocli.trainer.megatron.model import load_actor
+
+    model = load_actor(make_bridge(read_config(folder), torch.float32), folder)
+    with torch.no_grad():
+        return (model.hidden(ids) @ model.output_weight().T).transpose(0, 1).contiguous()
+
+
+def largest_logit_gap(run: Run, folder: Path) -> float:
+    """Over every token of a batch of ids and the whole vocabulary, against transformers."""
+    theirs = reference(folder)
+    ids = torch.randint(theirs.config.vocab_size, (2, 48), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        return float((run(actor_logits, folder, ids) - theirs(ids).logits).abs().max())
+
+
+def test_logits_of_the_tiny_model_equal_transformers(run: Run, tmp_path: Path) -> None:
+    build_tiny(tmp_path, 0)
+    assert largest_logit_gap(run, tmp_path) <= 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.smollm2
+def test_logits_of_smollm2_equal_transformers(run: Run) -> None:
+    config = load_run("arith").config.model
+    gap = largest_logit_gap(run, resolve(config, on_progress=lambda _text, _done: None))
+    print(f"largest logit gap {gap:.2e}")
+    assert gap <= 1e-5
 
 
 @pytest.mark.parametrize("rope", ["linear", "llama3"])
