@@ -14,6 +14,7 @@ from saocli.errors import MachineError
 
 BACKLOG = 2048
 GRACE_S = 3.0  # for open requests when the server ends
+KEEP_ALIVE_S = 75  # longer than clients keep idle connections, or one may be closed just as it is used again
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -35,7 +36,9 @@ def bind(host: str, port: int) -> socket.socket:
 
 async def serve(app: FastAPI, listener: socket.socket) -> Callable[[], Awaitable[None]]:
     """Answer on `listener`; returns once it does, with what ends it."""
-    server = _Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+    server = _Server(
+        uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_keep_alive=KEEP_ALIVE_S)
+    )
     listener.listen(BACKLOG)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:
