@@ -28,6 +28,7 @@ def test_a_port_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None
     assert done.returncode == 5
     assert str(port) in done.stderr
     assert "gateway.port" in done.stderr
+    assert not (tmp_path / "runs").exists()
     assert time.monotonic() - started < 10
 
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    import socket
+
     from saocli.config.load import Loaded
     from saocli.store.run import RunDirectory
 
@@ -30,29 +32,40 @@ def serve(
     """Start engine, trainer and gateway; train one graded rollout at a time."""
     from saocli.cli.service import RUNS
     from saocli.cli.tokens import load_run_tokens
+    from saocli.gateway.server import bind
     from saocli.store.run import RunDirectory
 
     loaded = load_run_tokens(tokens, conf_dir=conf_dir)
-    directory = RunDirectory.open(Path(run_dir)) if run_dir else RunDirectory.create(RUNS, loaded.config.name)
-    if detach:
+    gateway = loaded.config.gateway
+    # The port before the run directory: a start that cannot listen leaves nothing behind.
+    with bind(gateway.host, gateway.port) as listener:
+        directory = RunDirectory.open(Path(run_dir)) if run_dir else RunDirectory.create(RUNS, loaded.config.name)
         directory.write_config(loaded.yaml, loaded.overrides)
-        _detach(directory, as_json=as_json)
-    else:
-        raise typer.Exit(_foreground(loaded, directory, drive=drive, steps=steps, as_json=as_json))
+        if detach:
+            listener.close()  # the service of its own takes it again
+            _detach(directory, as_json=as_json)
+        else:
+            raise typer.Exit(_foreground(loaded, directory, listener, drive=drive, steps=steps, as_json=as_json))
 
 
-def _foreground(loaded: Loaded, directory: RunDirectory, *, drive: bool, steps: int | None, as_json: bool) -> int:
+def _foreground(
+    loaded: Loaded,
+    directory: RunDirectory,
+    listener: socket.socket,
+    *,
+    drive: bool,
+    steps: int | None,
+    as_json: bool,
+) -> int:
     from saocli import __version__
     from saocli.cli.live import RunView
     from saocli.cli.output import err, out
     from saocli.environment import environment
-    from saocli.gateway.server import bind
     from saocli.wire import run
 
     config = loaded.config
     view = RunView(err if as_json else out, as_json=as_json)
-    with bind(config.gateway.host, config.gateway.port) as listener, directory.lock(), view.running():
-        directory.write_config(loaded.yaml, loaded.overrides)
+    with directory.lock(), view.running():
         directory.write_environment(environment())
         view.title(
             f"sao {__version__} · {config.name} · {loaded.profile_note} · {directory.path}",
