@@ -22,7 +22,8 @@ from saocli.driver import Attempt, Evaluation
 from saocli.metrics.table import header, styled_row
 from saocli.types import Release
 
-SLOW_S = 1.0
+HINT_STEP = 100
+HINT = "  hint: one rollout a step is noisy; batch_size=4 trainer.global_batch_size=4 learns more from as many rollouts"
 
 
 class RunView:
@@ -69,6 +70,8 @@ class RunView:
             self._console.print(Text(header(), style="bold"), soft_wrap=True)
         self._rows += 1
         self._console.print(styled_row(record), soft_wrap=True)
+        if record["step"] == HINT_STEP and record["rollouts"] == 1:
+            self.say(HINT, style="dim")
         self._emit("step", **record)
 
     def evaluation(self, result: Evaluation) -> None:
