@@ -102,6 +102,7 @@ class RunView:
             self.say(f"  {attempt.problem} attempt {number}: not graded: {attempt.error}", style="yellow")
 
     def status(self, text: str) -> None:
+        """Show what is going on right now in the live line."""
         self._status = text
         self._refresh()
 
@@ -114,10 +115,6 @@ class RunView:
         self._console.print()
         self._console.print(Text(text), soft_wrap=True)
         self._emit("end", **fields)
-
-    def busy(self, text: str) -> None:
-        """Show what is going on right now in the live line."""
-        self.status(text)
 
     def _refresh(self) -> None:
         if self._live is not None:
@@ -141,8 +138,8 @@ class Phase:
         self.name = name
         self.what = what
         self.detail = ""
-        view.busy(f"{name} {what} …")
+        view.status(f"{name} {what} …")
 
     def progress(self, text: str) -> None:
         """Say what the phase is doing now."""
-        self._view.busy(f"{self.name} {self.what}: {text} ({time.monotonic() - self.started:.0f} s)")
+        self._view.status(f"{self.name} {self.what}: {text} ({time.monotonic() - self.started:.0f} s)")
