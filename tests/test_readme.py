@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,7 @@ def test_each_long_run_starts_and_trains(tmp_path: Path) -> None:
         short = f"{line} --steps 1 tasks.eval.samples=0 gateway.port=0"
         done = bash(short, tmp_path)
         assert done.returncode == 0, (line, done.stderr)
+        shutil.rmtree(tmp_path / "runs")  # 4 GB of weights and trainer state each
 
 
 def test_confs_are_listed_and_shown(tmp_path: Path) -> None:
