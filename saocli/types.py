@@ -119,6 +119,7 @@ class Sample:
     versions: tuple[str, ...]  # distinct weight versions, oldest first
     truncated: bool  # finish_reason was `length`
     reported_at: float  # unix seconds
+    history: tuple[float, ...] = ()  # scores of earlier rollouts, oldest first, for arms whose baseline they are
 
     def __post_init__(self) -> None:
         lengths = {len(self.response_ids), len(self.action_mask), len(self.rollout_logprobs)}

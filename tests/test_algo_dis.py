@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from saocli.algo.dis import check_band, dis_loss, dis_weight
+from saocli.algo.band import check_band
+from saocli.algo.dis import dis_loss, dis_weight
 from saocli.algo.ratio_stats import ratio_metrics
 from saocli.algo.reduce import Tally, merge
 from saocli.errors import ConfigError

@@ -1,4 +1,4 @@
-"""The small functions: lambda, group advantages, whitening, value loss, explained variance."""
+"""The small functions: lambda, whitening, value loss, explained variance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saocli.algo.explained_variance import explained_variance, rollout_moments
-from saocli.algo.grpo import group_advantages
 from saocli.algo.lambdas import length_adaptive_lambda
 from saocli.algo.pooled_variance import pooled_explained_variance
 from saocli.algo.reduce import merge, whiten
@@ -40,21 +39,6 @@ def test_lambda_is_clamped_and_alpha_checked() -> None:
     assert length_adaptive_lambda(1, 0.5) == 0.0
     with pytest.raises(ConfigError, match="lambda_alpha"):
         length_adaptive_lambda(5, 0.0)
-
-
-@pytest.mark.parametrize("case", vectors("grpo"), ids=lambda case: f"{case['name']}-{case['normalize_std']}")
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-6), (torch.float32, 1e-5)])
-def test_group_vectors(case: dict[str, Any], dtype: torch.dtype, tolerance: float) -> None:
-    rewards = torch.tensor(case["rewards"], dtype=dtype)
-    got = group_advantages(rewards, normalize_std=case["normalize_std"])
-    assert got.tolist() == pytest.approx(case["expect"], abs=tolerance)
-
-
-@pytest.mark.parametrize("normalize_std", [True, False])
-@settings(deadline=None)
-@given(score=st.floats(-1e6, 1e6), size=st.integers(1, 9))
-def test_uniform_groups_are_exactly_zero(normalize_std: bool, score: float, size: int) -> None:
-    assert group_advantages(f64([score] * size), normalize_std=normalize_std).tolist() == [0.0] * size
 
 
 def test_whitening_covers_the_batch_and_reads_no_masked_token() -> None:

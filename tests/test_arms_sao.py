@@ -9,7 +9,7 @@ import torch
 
 from saocli.algo.ratio_stats import ratio_metrics
 from saocli.arms.base import Arm, Rollout
-from saocli.arms.registry import REGISTRY, build_arm
+from saocli.arms.registry import build_arm
 from saocli.config.arm import AdvantageNorm, ArmConfig
 from saocli.errors import ConfigError
 
@@ -24,12 +24,6 @@ def rollout(values: list[float], mask: list[int], score: float) -> Rollout:
     return Rollout(values=torch.tensor(values), action_mask=torch.tensor(mask), score=score, group="g")
 
 
-def test_unknown_arm_lists_the_arms() -> None:
-    with pytest.raises(ConfigError, match="soa") as error:
-        sao(name="soa")
-    assert all(name in str(error.value) for name in REGISTRY)
-
-
 @pytest.mark.parametrize("changes", [{"eps_high": 0.0}, {"eps_low": 1.0}, {"lambda_alpha": 0.0}])
 def test_bad_numbers_are_refused_when_the_arm_is_built(changes: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(changes))):
@@ -39,13 +33,6 @@ def test_bad_numbers_are_refused_when_the_arm_is_built(changes: dict[str, float]
 def test_an_unset_upper_bound_never_falls_back() -> None:
     with pytest.raises(ConfigError, match="eps_high"):
         build_arm(ArmConfig(name="sao", eps_low=0.3))
-
-
-def test_every_arm_is_registered_under_its_own_name() -> None:
-    for name, factory in REGISTRY.items():
-        arm = factory(ArmConfig(**(CONFIG | {"name": name})))  # type: ignore[arg-type]
-        assert arm.name == name
-        assert arm.advantage_name
 
 
 def test_lambda_counts_action_tokens_and_targets_ignore_it() -> None:

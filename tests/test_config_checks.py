@@ -7,9 +7,7 @@ from functools import reduce
 
 import pytest
 
-from saocli.arms.registry import REGISTRY, build_arm
-from saocli.config.arm import ArmConfig
-from saocli.config.checks import ARMS, LEAST, check
+from saocli.config.checks import LEAST
 from saocli.config.load import load_run
 from saocli.errors import ConfigError
 
@@ -45,6 +43,11 @@ def refusal(*overrides: str) -> str:
         (["trainer.actor_lr=nan"], ["trainer.actor_lr is nan"]),
         (["max_staleness=-1"], ["max_staleness is -1"]),
         (["steps=0"], ["steps is 0"]),
+        (["arm.window=0"], ["arm.window is 0"]),
+        (["tasks.feedback_s=-1"], ["tasks.feedback_s is -1"]),
+        (["tasks.feedback_sigma=nan"], ["tasks.feedback_sigma is nan"]),
+        (["compare.rollouts=0"], ["compare.rollouts is 0"]),
+        (["compare.seeds=0"], ["compare.seeds is 0"]),
         (["engine.device=gpu"], ["engine.kind is embedded", "engine.device is gpu"]),
         (["gateway.host=0.0.0.0"], ["gateway.host is 0.0.0.0", "gateway.token is the default one"]),
         (["gateway.host=sao.example.org"], ["gateway.host is sao.example.org"]),
@@ -75,37 +78,64 @@ def test_accepted(overrides: list[str]) -> None:
     load_run("cpu_smoke", overrides, detect=lambda: 0)
 
 
+GROUPED = ["arm=grpo_dis", "batch_size=4", "trainer.global_batch_size=4", "tasks.attempts=4"]
+
+
 @pytest.mark.parametrize(
-    ("group_size", "batch_size", "attempts", "said"),
+    ("overrides", "said"),
     [
-        (1, 1, 6, "arm.group_size is 1 for arm.name=grouped"),
-        (4, 1, 8, "batch_size is 1, not a multiple of arm.group_size, 4"),
-        (4, 4, 6, "tasks.attempts is 6, not a multiple of arm.group_size, 4"),
-        (4, 8, 8, None),
+        ([], None),
+        (["batch_size=8", "trainer.global_batch_size=8", "tasks.attempts=8"], None),
+        (["tasks.pacing=slots", "tasks.concurrency=4"], None),
+        (["arm=grpo", "tasks.pacing=none", "tasks.concurrency=1"], None),
+        (["arm.group_size=1"], "arm.group_size is 1 for arm.name=grpo_dis"),
+        (
+            ["batch_size=1", "trainer.global_batch_size=1"],
+            "batch_size is 1, not a multiple of arm.group_size, 4",
+        ),
+        (["tasks.attempts=6"], "tasks.attempts is 6, not a multiple of arm.group_size, 4"),
+        (["tasks.attempts=1"], "every prompt comes once (tasks.attempts=1): a group of 4 can never form"),
+        (["tasks.attempts=2"], "every prompt comes 2 times (tasks.attempts=2): a group of 4 can never form"),
+        (["tasks.order=round_robin"], "tasks.order is round_robin but arm.name=grpo_dis has arm.group_size=4"),
+        (
+            ["tasks.pacing=slots", "tasks.concurrency=3"],
+            "tasks.concurrency is 3 with tasks.pacing=slots, less than arm.group_size, 4",
+        ),
+        (
+            ["tasks.pacing=slots", "tasks.concurrency=4", "batch_size=8", "trainer.global_batch_size=8"],
+            "batch_size is 8 with tasks.pacing=slots, more than tasks.concurrency, 4",
+        ),
     ],
 )
-def test_group_arms_need_whole_groups(group_size: int, batch_size: int, attempts: int, said: str | None) -> None:
-    config = load_run("cpu_smoke", [], detect=lambda: 0).config
-    config = dataclasses.replace(
-        config,
-        batch_size=batch_size,
-        arm=dataclasses.replace(config.arm, name="grouped", group_size=group_size),
-        trainer=dataclasses.replace(config.trainer, global_batch_size=batch_size),
-        tasks=dataclasses.replace(config.tasks, attempts=attempts),
-    )
+def test_group_arms_need_whole_groups(overrides: list[str], said: str | None) -> None:
+    # Hydra refuses two choices of one group.
+    kept = [o for o in GROUPED if o.partition("=")[0] not in {other.partition("=")[0] for other in overrides}]
     if said is None:
-        check(config, {"grouped": True})
+        load_run("cpu_smoke", [*kept, *overrides], detect=lambda: 0)
     else:
-        with pytest.raises(ConfigError) as caught:
-            check(config, {"grouped": True})
-        assert caught.value.message == said
+        assert refusal(*kept, *overrides) == said
 
 
-def test_arm_names_agree_with_the_registry() -> None:
-    built = {
-        name: build_arm(ArmConfig(name=name, eps_low=0.3, eps_high=5.0, group_size=1 + ARMS[name])) for name in REGISTRY
+def test_an_arm_that_does_not_train_waits_for_no_batch() -> None:
+    run = ["batch_size=8", "trainer.global_batch_size=8", "tasks.pacing=slots", "steps=3"]
+    assert refusal(*run, "arm=running_mean").startswith("batch_size is 8 with tasks.pacing=slots")
+    load_run("cpu_smoke", [*run, "arm=base"], detect=lambda: 0)
+
+
+def test_the_control_arms_have_the_published_numbers() -> None:
+    shape = ["batch_size=4", "trainer.global_batch_size=4", "tasks.attempts=4", "tasks.count=100"]
+    arms = {
+        name: load_run("letters", [f"arm={name}", *shape], detect=lambda: 0).config.arm
+        for name in ("grpo_dis", "grpo", "running_mean", "base")
     }
-    assert {name: arm.grouped for name, arm in built.items()} == dict(ARMS)
+    assert {name: (arm.name, arm.eps_low, arm.eps_high, arm.group_size) for name, arm in arms.items()} == {
+        "grpo_dis": ("grpo_dis", 0.3, 5.0, 4),
+        "grpo": ("grpo", 0.2, 0.28, 4),
+        "running_mean": ("running_mean", 0.3, 5.0, 1),
+        "base": ("base", 0.3, 5.0, 1),
+    }
+    assert arms["running_mean"].window == 8
+    assert all(arm.normalize_std for arm in arms.values())
 
 
 def test_every_number_has_a_least_value() -> None:
@@ -114,7 +144,8 @@ def test_every_number_has_a_least_value() -> None:
             for section in dataclasses.fields(config) if dataclasses.is_dataclass(getattr(config, section.name))
             for field in dataclasses.fields(getattr(config, section.name))}  # fmt: skip
     numbers = {key for key, value in flat.items() if isinstance(value, int | float) and not isinstance(value, bool)}
-    free = {"arm.eps_low", "arm.eps_high", "arm.gamma", "arm.lambda_alpha", "arm.group_size", "model.seed"}
+    arm = {"arm.eps_low", "arm.eps_high", "arm.gamma", "arm.lambda_alpha", "arm.group_size"}
+    free = arm | {"engine.watchdog_s", "model.seed"}
     assert numbers - set(LEAST) == free, "every other number is bounded in LEAST; those have rules of their own"
     for key in LEAST:
         reduce(getattr, key.split("."), config)

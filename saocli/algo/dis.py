@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
+from saocli.algo.band import bounds
 from saocli.algo.ratio_stats import ratio_tally
 from saocli.algo.reduce import Tally, divisor, same_shape
-from saocli.errors import ConfigError
-
-
-def check_band(eps_low: float, eps_high: float) -> None:
-    """Raises ConfigError unless 0 < eps_low < 1 and 0 < eps_high < inf; neither stands in for the other."""
-    for name, value, most in (("eps_low", eps_low, 1.0), ("eps_high", eps_high, math.inf)):
-        if not isinstance(value, int | float) or not 0.0 < value < most:
-            raise ConfigError(
-                f"{name} must be a number in (0, {most:g}), got {value!r}",
-                fix="set both arm.eps_low and arm.eps_high: 0.3 and 5.0 for reasoning, 0.8 and 3.0 for coding",
-            )
 
 
 @torch.no_grad()
@@ -29,10 +17,8 @@ def dis_weight(log_ratio: Tensor, *, eps_low: float, eps_high: float) -> Tensor:
     A mask, not a clip, and blind to the advantage's sign. exp may overflow to inf and a −inf − −inf gap is NaN: neither
     is inside the band.
     """
-    check_band(eps_low, eps_high)
+    low, high = bounds(eps_low, eps_high)
     ratio = log_ratio.exp()
-    # 1 − 0.8 is 0.19999999999999996 in binary; rounded, the written bound 0.2 itself lies outside.
-    low, high = round(1.0 - eps_low, 12), round(1.0 + eps_high, 12)
     return torch.where((ratio > low) & (ratio < high), ratio, torch.zeros_like(ratio))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 
 from saocli.types import RolloutMoments
@@ -21,7 +22,8 @@ def pooled_explained_variance(moments: Sequence[RolloutMoments]) -> float | None
     if sum(m.count for m in parts) < 2:
         return None
     returns = _deviation([(m.count, m.return_sum, m.return_sq) for m in parts])
-    if returns <= ROUNDING * math.fsum(m.return_sq for m in parts):
+    # Below the smallest normal number squares have lost their digits.
+    if returns <= max(ROUNDING * math.fsum(m.return_sq for m in parts), sys.float_info.min):
         return None
     return 1.0 - _deviation([(m.count, m.residual_sum, m.residual_sq) for m in parts]) / returns
 

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from saocli.algo.dis import check_band, dis_loss
+from saocli.algo.band import check_band
+from saocli.algo.dis import dis_loss
 from saocli.algo.gae import skip_observation_gae, value_targets
 from saocli.algo.lambdas import check_alpha, length_adaptive_lambda
 from saocli.algo.reduce import Tally, whiten
@@ -31,6 +32,7 @@ class Sao:
     uses_critic: ClassVar[bool] = True
     grouped: ClassVar[bool] = False
     trains: ClassVar[bool] = True
+    history: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_band(self.eps_low, self.eps_high)

@@ -27,3 +27,5 @@ class ArmConfig:
     lambda_alpha: float = 1.5  # lambda = 1 - 1/(alpha * action tokens)
     advantage_norm: AdvantageNorm = AdvantageNorm.NONE
     group_size: int = 1  # rollouts of one prompt that make a group; 1 for single-rollout arms
+    normalize_std: bool = True  # grouped arms: divide by the group's standard deviation
+    window: int = 8  # running_mean: earlier scores of a prompt that make its baseline

@@ -9,14 +9,13 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
-from saocli.config.engine import EngineKind
+from saocli.config.arms import arm_names, facts
+from saocli.config.engine import EngineKind, Publish
 from saocli.config.gateway import GatewayConfig
 from saocli.config.run import RunConfig
+from saocli.config.tasks import Order, Pacing
 from saocli.config.trainer import Device, LrDecay
 from saocli.errors import ConfigError
-
-# Name of each arm → whether it needs groups. A test keeps it equal to arms.REGISTRY, which this row cannot import.
-ARMS: Mapping[str, bool] = MappingProxyType({"sao": False})
 
 # The least that each number may be.
 LEAST: Mapping[str, float] = MappingProxyType(
@@ -25,6 +24,7 @@ LEAST: Mapping[str, float] = MappingProxyType(
         "max_staleness": 0,
         "context_length": 2,
         "steps": 1,
+        "arm.window": 1,
         "trainer.ranks": 1,
         "trainer.tensor_parallel": 1,
         "trainer.threads": 1,
@@ -46,6 +46,9 @@ LEAST: Mapping[str, float] = MappingProxyType(
         "engine.threads": 1,
         "engine.slots": 1,
         "engine.start_timeout_s": 0,
+        "engine.tp": 1,
+        "engine.dp": 1,
+        "engine.publish_timeout_s": 0,
         "gateway.port": 0,
         "gateway.max_body_mb": 0,
         "tasks.count": 0,
@@ -53,6 +56,8 @@ LEAST: Mapping[str, float] = MappingProxyType(
         "tasks.max_tokens": 1,
         "tasks.temperature": 0,
         "tasks.concurrency": 1,
+        "tasks.feedback_s": 0,
+        "tasks.feedback_sigma": 0,
         "tasks.grade_timeout_s": 0,
         "tasks.eval.samples": 0,
         "tasks.eval.temperature": 0,
@@ -60,6 +65,8 @@ LEAST: Mapping[str, float] = MappingProxyType(
         "metrics.rolling_rollouts": 1,
         "releases.checkpoint_every": 1,
         "releases.keep_last": 0,
+        "compare.rollouts": 1,
+        "compare.seeds": 1,
         "machine.gpus": 1,
     }
 )
@@ -72,16 +79,16 @@ class Problem(NamedTuple):
     fix: str
 
 
-def check(config: RunConfig, arms: Mapping[str, bool] = ARMS) -> None:
+def check(config: RunConfig) -> None:
     """Raise ConfigError for the first thing that cannot run; it names the keys and their values."""
-    for problem in _problems(config, arms):
+    for problem in _problems(config):
         raise ConfigError(problem.message, fix=problem.fix)
 
 
-def _problems(config: RunConfig, arms: Mapping[str, bool]) -> Iterator[Problem]:
+def _problems(config: RunConfig) -> Iterator[Problem]:
     yield from _numbers(config)
     yield from _batch(config)
-    yield from _arm(config, arms)
+    yield from _arm(config)
     yield from _lengths(config)
     yield from _parallel(config)
     yield from _schedule(config)
@@ -111,10 +118,10 @@ def _batch(config: RunConfig) -> Iterator[Problem]:
         )
 
 
-def _arm(config: RunConfig, arms: Mapping[str, bool]) -> Iterator[Problem]:
-    arm = config.arm
-    if arm.name not in arms:
-        yield Problem(f"arm.name is '{arm.name}', which is not an arm", f"there are: {' · '.join(arms)}")
+def _arm(config: RunConfig) -> Iterator[Problem]:
+    arm, needs = config.arm, facts(config.arm.name)
+    if needs is None:
+        yield Problem(f"arm.name is '{arm.name}', which is not an arm", f"there are: {' · '.join(arm_names())}")
         return
     if not 0 < arm.eps_low < 1:
         yield Problem(
@@ -126,25 +133,56 @@ def _arm(config: RunConfig, arms: Mapping[str, bool]) -> Iterator[Problem]:
         yield Problem(f"arm.gamma is {arm.gamma}", "it must lie between 0 and 1")
     if not (math.isfinite(arm.lambda_alpha) and arm.lambda_alpha > 0):
         yield Problem(f"arm.lambda_alpha is {arm.lambda_alpha}", "lambda = 1 - 1/(alpha * tokens): it must be above 0")
-    yield from _group(config, grouped=arms[arm.name])
+    if needs.grouped:
+        yield from _group(config)
+    elif arm.group_size != 1:
+        yield Problem(
+            f"arm.group_size is {arm.group_size} for arm.name={arm.name}",
+            "this arm takes single rollouts: set it to 1",
+        )
+    if needs.trains:
+        yield from _slots(config)
 
 
-def _group(config: RunConfig, *, grouped: bool) -> Iterator[Problem]:
-    arm, size = config.arm, config.arm.group_size
-    if grouped and size < 2:
+def _group(config: RunConfig) -> Iterator[Problem]:
+    """A group is `arm.group_size` consecutive attempts at one problem."""
+    arm, tasks, size = config.arm, config.tasks, config.arm.group_size
+    if size < 2:
         yield Problem(
             f"arm.group_size is {size} for arm.name={arm.name}", "this arm compares rollouts: at least 2 to a group"
         )
-    if not grouped and size != 1:
+        return
+    if tasks.attempts < size:
+        times = "once" if tasks.attempts == 1 else f"{tasks.attempts} times"
         yield Problem(
-            f"arm.group_size is {size} for arm.name={arm.name}", "this arm takes single rollouts: set it to 1"
+            f"every prompt comes {times} (tasks.attempts={tasks.attempts}): a group of {size} can never form",
+            f"set tasks.attempts={size} and tasks.count to 1/{size} for as many rollouts, or take single ones: arm=sao",
         )
-    if size > 1:
-        for key, value in (("batch_size", config.batch_size), ("tasks.attempts", config.tasks.attempts)):
-            if value % size:
-                yield Problem(
-                    f"{key} is {value}, not a multiple of arm.group_size, {size}", "a group would never be complete"
-                )
+    for key, value in (("batch_size", config.batch_size), ("tasks.attempts", tasks.attempts)):
+        if value % size:
+            yield Problem(
+                f"{key} is {value}, not a multiple of arm.group_size, {size}", "a group would never be complete"
+            )
+    if tasks.order is Order.ROUND_ROBIN:
+        yield Problem(
+            f"tasks.order is round_robin but arm.name={arm.name} has arm.group_size={size}",
+            f"a group is {size} consecutive attempts at one problem: set tasks.order=by_problem",
+        )
+    if tasks.pacing is Pacing.SLOTS and tasks.concurrency < size:
+        yield Problem(
+            f"tasks.concurrency is {tasks.concurrency} with tasks.pacing=slots, less than arm.group_size, {size}",
+            "a slot is free again once its attempt is trained, so a group needs a slot for each of its rollouts",
+        )
+
+
+def _slots(config: RunConfig) -> Iterator[Problem]:
+    tasks = config.tasks
+    if tasks.pacing is Pacing.SLOTS and config.batch_size > tasks.concurrency:
+        yield Problem(
+            f"batch_size is {config.batch_size} with tasks.pacing=slots, more than tasks.concurrency, "
+            f"{tasks.concurrency}",
+            "a slot is free again once its attempt is trained: with fewer slots than that no batch is ever full",
+        )
 
 
 def _lengths(config: RunConfig) -> Iterator[Problem]:
@@ -185,9 +223,40 @@ def _schedule(config: RunConfig) -> Iterator[Problem]:
 
 
 def _engine(config: RunConfig) -> Iterator[Problem]:
-    if config.engine.kind is EngineKind.EMBEDDED and config.engine.device is Device.GPU:
+    engine = config.engine
+    if engine.kind is EngineKind.SGLANG:
+        yield from _sglang(config)
+        return
+    if engine.device is Device.GPU:
         yield Problem(
             "engine.kind is embedded but engine.device is gpu", "the embedded engine computes on the CPU: engine=sglang"
+        )
+    if engine.flags:
+        yield Problem("engine.kind is embedded but engine.flags is set", "they are SGLang's: engine=sglang")
+
+
+def _sglang(config: RunConfig) -> Iterator[Problem]:
+    engine = config.engine
+    if engine.device is Device.CPU and (engine.tp > 1 or engine.dp > 1):
+        yield Problem(
+            f"engine.device is cpu but engine.tp is {engine.tp} and engine.dp is {engine.dp}",
+            "on a CPU SGLang serves one copy of the model in one piece: set both to 1",
+        )
+    if engine.publish is Publish.DISTRIBUTED:
+        yield Problem(
+            "engine.publish is distributed, which the trainer of this version does not speak", "set engine.publish=disk"
+        )
+    if engine.memory_fraction is not None and not 0 < engine.memory_fraction < 1:
+        yield Problem(f"engine.memory_fraction is {engine.memory_fraction}", "it must lie between 0 and 1")
+    if engine.kv_tokens is not None and engine.kv_tokens < config.context_length:
+        yield Problem(
+            f"engine.kv_tokens is {engine.kv_tokens} but context_length is {config.context_length}",
+            "the KV cache must hold at least one whole request",
+        )
+    if not engine.watchdog_s > engine.publish_timeout_s:
+        yield Problem(
+            f"engine.watchdog_s is {engine.watchdog_s:g} but engine.publish_timeout_s is {engine.publish_timeout_s:g}",
+            "SGLang would take a publication for a hang and end itself: raise engine.watchdog_s",
         )
 
 

@@ -11,6 +11,7 @@ import torch
 from megatron.core import parallel_state, tensor_parallel
 
 from saocli.arms.registry import build_arm
+from saocli.arms.untrained import refusal
 from saocli.config.arm import ArmConfig
 from saocli.config.trainer import Device, DType, FreezeAttention, TrainerConfig
 from saocli.errors import TrainerError
@@ -53,9 +54,14 @@ def set_up_ranks(config: TrainerConfig, *, seed: int) -> None:
 def build(
     config: TrainerConfig, arm_config: ArmConfig, folder: Path, device: torch.device, progress: Callable[[str], None]
 ) -> Training:
-    """Load actor and, if the arm has one, critic from one Hugging Face folder. Raises TrainerError."""
-    hf_config = read_config(folder)
+    """Load actor and, if the arm has one, critic from one Hugging Face folder.
+
+    Raises ConfigError for an arm that cannot be built, TrainerError for a model that cannot or an arm without training.
+    """
     arm = build_arm(arm_config)
+    if not arm.trains:
+        raise refusal(arm.name)
+    hf_config = read_config(folder)
     dtype = TORCH_DTYPE[config.dtype]
     progress("loading actor")
     bridge = make_bridge(hf_config, dtype)

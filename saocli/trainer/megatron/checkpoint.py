@@ -1,4 +1,4 @@
-"""The trainer's whole state on disk: actor, critic, both optimizers, schedule position, RNG."""
+"""The trainer's whole state on disk: actor, critic if there is one, their optimizers, schedule position, RNG."""
 
 from __future__ import annotations
 

@@ -30,7 +30,11 @@ class Shard:
         """What an arm may see of each rollout; `values` [T] per rollout, None without a critic."""
         return [
             Rollout(
-                action_mask=mask, score=sample.score, group=sample.group, values=None if values is None else values[i]
+                action_mask=mask,
+                score=sample.score,
+                group=sample.group,
+                history=sample.history,
+                values=None if values is None else values[i],
             )
             for i, (sample, mask) in enumerate(zip(self.samples, self.masks, strict=True))
         ]

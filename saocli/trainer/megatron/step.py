@@ -79,7 +79,8 @@ def train_step(training: Training, batch: Batch) -> StepOutput:
             )
             actor_norm = actor.learner.finish_backward() if actor_trains else 0.0
         record.actor_pass(tally, actor_norm if actor_trains else None, response_tokens=shard.response_tokens)
-        if actor_trains and float(tally.sums["kept_tokens"]) == 0:
+        # Tokens may be kept that have no advantage, those of a uniform group: the gradient is 0 all the same.
+        if actor_trains and (float(tally.sums["kept_tokens"]) == 0 or actor_norm == 0.0):
             return record.noop("every_token_masked")
 
     for name, norm in (("critic", first.grad_norm if first else 0.0), ("actor", actor_norm)):
