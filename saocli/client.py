@@ -65,12 +65,17 @@ class Client:
 
     async def settled(self, receipt: str) -> dict[str, Any]:
         """Wait until a reported receipt is trained, dropped or known never to train."""
-        path = f"/reef/scenarios/{self.scenario}/records"
         while True:
-            page = await self._json("GET", path, params={"receipt": receipt, "wait": LONG_POLL_S})
-            record: dict[str, Any] = page["records"][0]
+            record = await self.record(receipt, wait_s=LONG_POLL_S)
             if record["state"] in ("trained", "dropped", "recorded"):
                 return record
+
+    async def record(self, receipt: str, *, wait_s: float = 0.0) -> dict[str, Any]:
+        """Where a receipt stands, once that is final or after `wait_s` seconds."""
+        path = f"/reef/scenarios/{self.scenario}/records"
+        page = await self._json("GET", path, params={"receipt": receipt, "wait": wait_s})
+        record: dict[str, Any] = page["records"][0]
+        return record
 
     async def _json(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
         answer: dict[str, Any] = (await self._send(method, path, **kwargs)).json()

@@ -136,3 +136,14 @@ async def test_a_report_names_a_known_scenario(tmp_path: Path) -> None:
         )
         assert clash.status_code == 400
         assert (await gateway.record(receipt))["state"] == "open"
+
+
+async def test_an_arm_that_trains_nothing_keeps_reports_and_says_so(tmp_path: Path) -> None:
+    async with serving(tmp_path, engine(), trains=False, group_size=4) as gateway:
+        answer = (await gateway.report(await gateway.receipt())).json()
+        assert (answer["trains"], answer["reason"]) == (False, "untrained_arm")
+        greedy = (await gateway.report(await gateway.receipt(temperature=0))).json()
+        assert greedy["reason"] == "temperature_zero", "what is wrong with the rollout itself is said first"
+        assert gateway.woken == []
+        contract = (await gateway.http.get("/reef/scenarios/s/contract")).json()
+        assert (contract["trains"], contract["group_size"]) == (False, 4)

@@ -75,3 +75,15 @@ def test_live_runs_are_those_whose_process_lives_newest_first(tmp_path: Path) ->
     new.remove_service()
     assert [run.path for run in live_runs(tmp_path)] == [old.path]
     assert live_runs(tmp_path / "nothing") == []
+
+
+def test_a_driven_run_is_over_once_its_result_is_there(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "a")
+    assert (run.attempts(), run.evaluations(), run.result()) == ([], [], None)
+    run.attempts_jsonl.write_text('{"problem": "ä"}\n{"problem": "b"}\n{"probl', encoding="utf-8")
+    assert [attempt["problem"] for attempt in run.attempts()] == ["ä", "b"], "half a line is none"
+    run.write_result({"head": "s@3", "dropped": {"stale": 1}})
+    assert run.result() == {"head": "s@3", "dropped": {"stale": 1}}
+    with pytest.raises(ValueError, match="JSON"):
+        run.write_result({"head": float("nan")})
+    assert run.result() == {"head": "s@3", "dropped": {"stale": 1}}

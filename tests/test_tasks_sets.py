@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,22 @@ def test_letters_shows_what_it_wants() -> None:
         assert problem.answer == LETTERS[problem.source["family"]]
         assert len(question(problem)) == 12
         assert set(question(problem)) <= set(problem.answer)
+
+
+def test_letters_may_change_what_scores_in_the_middle() -> None:
+    plain = TasksConfig(source=TaskSource.LETTERS, name="letters,lower", count=8)
+    drifting = replace(plain, options={"then": "digits"})
+    before, after = load_tasks(plain, seed=3), load_tasks(drifting, seed=3)
+    assert [p.messages for p in after] == [p.messages for p in before], "prompts do not tell"
+    assert [p.id for p in after] == [p.id for p in before]
+    assert after[:4] == before[:4]
+    assert {p.answer for p in after[4:]} == {LETTERS["digits"]}
+    assert [p.source["family"] for p in after[3:6]] == ["lower", "letters→digits", "lower→digits"]
+    assert {p.answer for p in eval_problems(drifting, seed=3, count=4)} == {LETTERS["digits"]}
+    fails(
+        "tasks.options.then digit digits", source=TaskSource.LETTERS, name="letters", count=2, options={"then": "digit"}
+    )
+    fails("tasks.options than", source=TaskSource.LETTERS, name="letters", count=2, options={"than": "digits"})
 
 
 @pytest.mark.parametrize("suffix", ["yaml", "jsonl", "csv"])

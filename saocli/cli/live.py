@@ -37,6 +37,11 @@ class RunView:
         self._status = ""
         self._note = ""
 
+    @property
+    def live(self) -> bool:
+        """Whether anyone sees what `status` says."""
+        return self._live is not None
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """Holds the live line on a terminal."""
@@ -76,7 +81,9 @@ class RunView:
 
     def evaluation(self, result: Evaluation) -> None:
         rate = result.passed / result.samples
-        text = f"  held-out after step {result.step}: {rate:.3f}  ({result.passed:g} of {result.samples} fresh samples"
+        how = " greedily" if result.temperature == 0 else ""
+        text = f"  held-out after step {result.step}{how}: {rate:.3f}  "
+        text += f"({result.passed:g} of {result.samples} fresh samples"
         extra = f", {result.errors} ungraded" if result.errors else ""
         self._console.print(
             Text(f"{text}, {result.truncated} truncated{extra}, {result.seconds:.0f} s)", style="magenta"),
@@ -85,6 +92,7 @@ class RunView:
         self._emit(
             "evaluation",
             step=result.step,
+            temperature=result.temperature,
             samples=result.samples,
             mean_score=rate,
             truncated=result.truncated,

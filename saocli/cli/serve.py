@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,13 +108,7 @@ async def _until_stopped(
         outcome = await run(loaded.config, directory, view, listener=listener, drive=drive, last_step=steps, stop=stop)
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
-    return {
-        "head": outcome.head.release_id,
-        "trained": outcome.trained,
-        "queued": outcome.queued,
-        "dropped": dict(outcome.dropped),
-        "interrupted": interrupted,
-    }
+    return asdict(outcome) | {"interrupted": interrupted}
 
 
 def _detach(directory: RunDirectory, *, as_json: bool) -> None:

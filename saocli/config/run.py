@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from omegaconf import MISSING
 
 from saocli.config.arm import ArmConfig
+from saocli.config.compare import CompareConfig
 from saocli.config.engine import EngineConfig
 from saocli.config.gateway import GatewayConfig
 from saocli.config.machine import MachineConfig
@@ -37,5 +38,6 @@ class RunConfig:
     tasks: TasksConfig = field(default_factory=TasksConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     releases: ReleasesConfig = field(default_factory=ReleasesConfig)
+    compare: CompareConfig = field(default_factory=CompareConfig)
     machine: MachineConfig = field(default_factory=MachineConfig)
     profiles: dict[str, list[str]] = field(default_factory=dict)  # machine kind -> Hydra overrides

@@ -103,7 +103,9 @@ class GatewayDeps:
     on_report_accepted: Callable[[], None]  # a report waits for training
     changes: Changes = field(default_factory=Changes)
     seed: int = 0  # requests without a seed get one derived from it
+    trains: bool = True  # False: reports are kept, and none is trained
     batch_size: int = 1
+    group_size: int = 1  # rollouts of one prompt that must share a batch
     max_staleness: int = 0
     create_scenarios: bool = True
     max_body_bytes: int = 8 * 2**20

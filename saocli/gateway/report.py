@@ -18,7 +18,7 @@ from saocli.gateway.context import SCENARIO_HEADER
 from saocli.gateway.deps import GatewayDeps
 from saocli.gateway.errors import ApiError, invalid, unknown_scenario
 from saocli.gateway.ids import ID_RULE, RECORD_ID
-from saocli.processors.judge import Rejection, judge
+from saocli.processors.judge import Reason, Rejection, judge
 from saocli.store.entries import Accepted, Conflict
 from saocli.types import Report
 
@@ -107,9 +107,11 @@ def _accept(deps: GatewayDeps, posted: Posted, named: str | None) -> Accepted:
         metadata=posted.metadata,
     )
     judged = judge(made, exchanges, trained_scenario=deps.scenario)
-    reason = judged.reason.value if isinstance(judged, Rejection) else None
-    print_of = fingerprint(posted, scenario)
-    accepted = deps.records.accept_report(made, fingerprint=print_of, trains=reason is None, reason=reason)
+    untrained = None if deps.trains else Reason.UNTRAINED_ARM
+    reason, group = (judged.reason, None) if isinstance(judged, Rejection) else (untrained, judged.group)
+    accepted = deps.records.accept_report(
+        made, fingerprint=fingerprint(posted, scenario), trains=reason is None, reason=reason, group=group
+    )
     if isinstance(accepted, Conflict):
         message = f"agent_record_id {made.id!r} is taken by a record with other content"
         raise ApiError(409, message, code="conflict", param="agent_record_id")

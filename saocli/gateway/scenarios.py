@@ -18,7 +18,7 @@ from saocli.gateway.report import FIELDS
 async def list_scenarios(deps: GatewayDeps, request: Request) -> Response:
     """The known ones in order of creation."""
     known = await asyncio.to_thread(deps.records.scenarios)
-    return JSONResponse({"scenarios": [{"scenario": name, "trains": name == deps.scenario} for name in known]})
+    return JSONResponse({"scenarios": [{"scenario": name, "trains": _trains(deps, name)} for name in known]})
 
 
 async def create_scenario(deps: GatewayDeps, request: Request) -> Response:
@@ -30,7 +30,7 @@ async def create_scenario(deps: GatewayDeps, request: Request) -> Response:
     if not deps.create_scenarios and name != deps.scenario:
         raise ApiError(403, "gateway.create_scenarios is off in this deployment", code="forbidden", param="scenario")
     created = await ensure_scenario(deps, name, create=True)
-    return JSONResponse({"scenario": name, "trains": name == deps.scenario}, 201 if created else 200)
+    return JSONResponse({"scenario": name, "trains": _trains(deps, name)}, 201 if created else 200)
 
 
 async def contract(deps: GatewayDeps, request: Request) -> Response:
@@ -39,10 +39,11 @@ async def contract(deps: GatewayDeps, request: Request) -> Response:
     return JSONResponse(
         {
             "scenario": name,
-            "trains": name == deps.scenario,
+            "trains": _trains(deps, name),
             "model": deps.model,
             "context_length": deps.context_length,
             "batch_size": deps.batch_size,
+            "group_size": deps.group_size,
             "max_staleness": deps.max_staleness,
             "inference": ["/v1/chat/completions", "/v1/completions"],
             "report": {"score": "finite number", "fields": list(FIELDS)},
@@ -57,3 +58,7 @@ async def contract(deps: GatewayDeps, request: Request) -> Response:
             },
         }
     )
+
+
+def _trains(deps: GatewayDeps, name: str) -> bool:
+    return deps.trains and name == deps.scenario

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -41,7 +42,7 @@ async def models(deps: GatewayDeps, request: Request) -> Response:
 
 async def status(deps: GatewayDeps, request: Request) -> Response:
     """Queue, drops and the serving release, and what the run adds: phase, last metrics, process health."""
-    counts, drops, head = await asyncio.to_thread(_look, deps)
+    counts, drops, head, added = await asyncio.to_thread(_look, deps)
     health = deps.health()
     body = {
         "scenario": deps.scenario,
@@ -51,11 +52,11 @@ async def status(deps: GatewayDeps, request: Request) -> Response:
         "queue": asdict(counts),
         "drops": drops,
     }
-    return JSONResponse(with_nulls(body | dict(deps.status())))
+    return JSONResponse(with_nulls(body | dict(added)))
 
 
-def _look(deps: GatewayDeps) -> tuple[Counts, dict[str, int], Release | None]:
-    return deps.records.counts(), deps.records.drops(), deps.releases.head(deps.scenario)
+def _look(deps: GatewayDeps) -> tuple[Counts, dict[str, int], Release | None, Mapping[str, Any]]:
+    return deps.records.counts(), deps.records.drops(), deps.releases.head(deps.scenario), deps.status()
 
 
 def _release(head: Release | None) -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ class Reason(StrEnum):
     OTHER_SCENARIO = "other_scenario"  # this deployment trains another scenario
     INELIGIBLE = "ineligible"  # metadata.training.eligible is false
     ALREADY_REPORTED = "already_reported"  # another report trains on the receipt
+    UNTRAINED_ARM = "untrained_arm"  # nothing is trained in this run
     # of its time
     STALE = "stale"  # produced by weights more than max_staleness updates ago
     LINEAGE = "lineage"  # produced by weights of another lineage

@@ -48,6 +48,7 @@ class Conflict:
 class QueuedReport:
     """A report that waits for a step, with what it grades in call order."""
 
+    seq: int  # in order of acceptance
     report: Report
     exchanges: tuple[Exchange, ...]
 

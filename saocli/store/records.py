@@ -65,12 +65,13 @@ class Records:
             return to_exchange(row) if row else None
 
     def accept_report(
-        self, report: Report, *, fingerprint: str, trains: bool, reason: str | None
+        self, report: Report, *, fingerprint: str, trains: bool, reason: str | None, group: str | None = None
     ) -> Accepted | Conflict:
         """Store a report durably, once: a retry with the same id and fingerprint gets the stored answer.
 
         `trains` and `reason` are the processors' judgement; a receipt that another report trains on turns it into
-        `trains=False, reason="already_reported"`. The receipts referred to must be recorded.
+        `trains=False, reason="already_reported"`. `group` is the prompt that its sample answers, as `histories` asks
+        for it. The receipts referred to must be recorded.
         """
         with self._db.write(durable=True) as db:
             stored = db.execute("SELECT * FROM reports WHERE id = ?", (report.id,)).fetchone()
@@ -85,7 +86,7 @@ class Records:
             state = State.QUEUED if trains else State.RECORDED
             judged = {"fingerprint": fingerprint, "trains": trains, "state": state.value, "reason": reason}
             seq = _number(db, report.id, report.scenario, "report")
-            insert(db, "reports", {"seq": seq} | report_columns(report) | judged)
+            insert(db, "reports", {"seq": seq, "prompt_group": group} | report_columns(report) | judged)
             for position, receipt in enumerate(report.references):
                 insert(db, "report_references", {"report": report.id, "position": position, "receipt": receipt})
             claim = report.id if trains else None
@@ -95,13 +96,23 @@ class Records:
             )
             return Accepted(report_id=report.id, scenario=report.scenario, trains=trains, reason=reason)
 
-    def queued(self, limit: int | None = None) -> list[QueuedReport]:
-        """Reports that wait for a step with their exchanges, in order of acceptance; the first `limit` of them."""
+    def queued(self, limit: int | None = None, *, after: int = 0) -> list[QueuedReport]:
+        """Reports that wait for a step, with exchanges, in order of acceptance: at most `limit` past seq `after`."""
         with self._db.read() as db:
-            rows = db.execute(
-                "SELECT * FROM reports WHERE state = 'queued' ORDER BY seq LIMIT ?", (-1 if limit is None else limit,)
-            ).fetchall()
+            waiting = "FROM reports INDEXED BY queued_reports WHERE state = 'queued' AND seq > ?"
+            most = -1 if limit is None else limit
+            rows = db.execute(f"SELECT * {waiting} ORDER BY seq LIMIT ?", (after, most)).fetchall()
             return [self._with_exchanges(db, row) for row in rows]
+
+    def histories(self, step: int, groups: Sequence[str], *, window: int) -> list[tuple[float, ...]]:
+        """For each prompt its at most `window` latest scores that earlier steps took, oldest first.
+
+        A prompt that no earlier step took gets the latest scores over all prompts. Only what steps before `step` took
+        counts, so a step that is made again sees the same.
+        """
+        with self._db.read() as db:
+            everywhere = _taken_scores(db, step, window)
+            return [_taken_scores(db, step, window, group) or everywhere for group in groups]
 
     def lease(self, step: int, report_ids: Sequence[str]) -> None:
         """Take queued reports into `step`, durably: all of them, or StoreError."""
@@ -185,12 +196,31 @@ class Records:
             to_exchange(db.execute("SELECT * FROM exchanges WHERE receipt = ?", (receipt,)).fetchone())
             for receipt in references
         )
-        return QueuedReport(report=to_report(row, references), exchanges=exchanges)
+        return QueuedReport(seq=row["seq"], report=to_report(row, references), exchanges=exchanges)
 
 
 def _number(db: sqlite3.Connection, record_id: str, scenario: str, request_type: str) -> int:
     """The next sequence number, given to this record."""
     return insert(db, "records", {"id": record_id, "scenario": scenario, "request_type": request_type})
+
+
+# The planner, which has no statistics, would look reports up by state and sort them.
+TAKEN = """
+    SELECT score FROM reports INDEXED BY taken_by_step
+    WHERE state IN ('leased', 'trained') AND step < :step ORDER BY step DESC, seq DESC LIMIT :window
+"""
+TAKEN_OF_PROMPT = """
+    SELECT score FROM reports INDEXED BY taken_by_prompt
+    WHERE state IN ('leased', 'trained') AND prompt_group = :group AND step < :step
+    ORDER BY step DESC, seq DESC LIMIT :window
+"""
+
+
+def _taken_scores(db: sqlite3.Connection, step: int, window: int, group: str | None = None) -> tuple[float, ...]:
+    """The `window` latest scores that steps before `step` took, of one prompt or of all, oldest first."""
+    query = TAKEN if group is None else TAKEN_OF_PROMPT
+    rows = db.execute(query, {"step": step, "window": window, "group": group}).fetchall()
+    return tuple(row["score"] for row in reversed(rows))
 
 
 def _answer(row: sqlite3.Row) -> Accepted:

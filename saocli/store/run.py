@@ -45,6 +45,20 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     @property
+    def attempts_jsonl(self) -> Path:
+        """One line per finished attempt of a driven run."""
+        return self.path / "attempts.jsonl"
+
+    @property
+    def evaluations_jsonl(self) -> Path:
+        return self.path / "evaluations.jsonl"
+
+    @property
+    def result_json(self) -> Path:
+        """Written last: there once a driven run has ended as it should."""
+        return self.path / "result.json"
+
+    @property
     def config_yaml(self) -> Path:
         return self.path / "config.yaml"
 
@@ -78,10 +92,15 @@ class RunDirectory:
                     run.path.mkdir()
                     break
                 number += 1
-            run.releases.mkdir()
-            run.logs.mkdir()
+            run.make()
             _point(root / LATEST, run.path.name)
         return run
+
+    def make(self) -> None:
+        """Make the folders of a fresh run. Raises StoreError."""
+        with _explained(self.path):
+            self.releases.mkdir(parents=True)
+            self.logs.mkdir()
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
@@ -124,6 +143,26 @@ class RunDirectory:
         """Say that it no longer serves."""
         with _explained(self.service_json):
             self.service_json.unlink(missing_ok=True)
+
+    def attempts(self) -> list[dict[str, Any]]:
+        """The finished attempts so far, in the order in which they ended."""
+        return _lines(self.attempts_jsonl)
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The held-out evaluations so far."""
+        return _lines(self.evaluations_jsonl)
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Say that the driven run is over, and how it ended."""
+        self._write(self.result_json, json.dumps(result, indent=2, allow_nan=False) + "\n")
+
+    def result(self) -> dict[str, Any] | None:
+        """What `write_result` wrote; None while the run is not over."""
+        if not self.result_json.exists():
+            return None
+        with _explained(self.result_json):
+            result: dict[str, Any] = json.loads(self.result_json.read_text())
+            return result
 
     def releases_reader(self) -> Releases:
         """The version chain, for reading, also while the run's own process writes it. Raises StoreError."""
@@ -172,6 +211,14 @@ def live_runs(root: Path) -> list[RunDirectory]:
             if not run.path.is_symlink() and _lives(service["pid"]):
                 live.append((service["started_at"], run))
     return [run for _, run in sorted(live, key=lambda item: item[0], reverse=True)]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a JSONL file, [] without one: a killed process may have left half a line at the end."""
+    if not path.exists():
+        return []
+    with _explained(path), path.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file if line.endswith("\n")]
 
 
 def _lives(pid: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 1
+VERSION = 2
 
 SCHEMA = (
     "CREATE TABLE scenarios (name TEXT PRIMARY KEY, created_at REAL NOT NULL)",
@@ -46,9 +46,13 @@ SCHEMA = (
         state TEXT NOT NULL,       -- queued | leased | trained | dropped | recorded
         reason TEXT,               -- why it does not train
         step INTEGER,              -- the step that holds or trained it
-        release_id TEXT
+        release_id TEXT,
+        prompt_group TEXT          -- Sample.group of a report that trains
     )""",
     "CREATE INDEX reports_by_state ON reports (state, reason)",
+    "CREATE INDEX queued_reports ON reports (seq) WHERE state = 'queued'",
+    "CREATE INDEX taken_by_step ON reports (step, seq) WHERE state IN ('leased', 'trained')",
+    "CREATE INDEX taken_by_prompt ON reports (prompt_group, step, seq) WHERE state IN ('leased', 'trained')",
     """CREATE TABLE report_references (
         report TEXT NOT NULL,
         position INTEGER NOT NULL,

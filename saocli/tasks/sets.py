@@ -25,6 +25,11 @@ _DRAWN: dict[TaskSource, Callable[..., list[Problem]]] = {
 }
 
 
+def is_procedural(config: TasksConfig) -> bool:
+    """Whether problems are drawn, as many as asked for, rather than read."""
+    return config.source in _DRAWN
+
+
 def load_tasks(config: TasksConfig, *, seed: int) -> list[Problem]:
     """The problems to train on, in order, each with an id of its own.
 

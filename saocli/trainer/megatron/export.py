@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from saocli.digest import tensor_heading
 from saocli.trainer.megatron.atomic import MARKER, is_writer, replacing
 from saocli.trainer.megatron.learner import Learner
 
@@ -65,7 +66,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in sorted(tensors):
             tensor = tensors[name].contiguous().cpu()
-            digest.update(f"{name} {SAFETENSORS_DTYPE[tensor.dtype]} {list(tensor.shape)}\n".encode())
+            digest.update(tensor_heading(name, SAFETENSORS_DTYPE[tensor.dtype], tensor.shape))
             data = memoryview(tensor.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
             # Hashing and writing both release the GIL; together they take as long as the slower one.
             hashed = hasher.submit(digest.update, data)
