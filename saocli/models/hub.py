@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from saocli.errors import ConfigError
@@ -9,6 +10,7 @@ from saocli.models.cache import Progress
 from saocli.models.complete import fault
 
 PROBE_TIMEOUT_S = 3.0
+CONFIG = "config.json"
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt"]
 
 
@@ -26,11 +28,12 @@ def from_hf_cache(hub_id: str) -> Path | None:
     return folder if fault(folder) is None else None
 
 
-def from_hub(hub_id: str, *, on_progress: Progress) -> Path | str:
+def from_hub(hub_id: str, *, accept: Callable[[Path], None], on_progress: Progress) -> Path | str:
     """Download into the Hugging Face cache; the folder, or in words why the hub did not give it.
 
-    Asks nothing of the network when Hugging Face is told to be offline (`HF_HUB_OFFLINE`), and gives up after a few
-    seconds when the hub does not answer.
+    `accept` sees the folder when it holds config.json and nothing large yet, and raises what must end it there. Asks
+    nothing of the network when Hugging Face is told to be offline (`HF_HUB_OFFLINE`), and gives up after a few seconds
+    when the hub does not answer.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, HTTPError, RepositoryNotFoundError
@@ -43,6 +46,10 @@ def from_hub(hub_id: str, *, on_progress: Progress) -> Path | str:
     disable_progress_bars()
     try:
         HfApi().model_info(hub_id, timeout=PROBE_TIMEOUT_S)
+        folder = Path(snapshot_download(hub_id, allow_patterns=[CONFIG], etag_timeout=PROBE_TIMEOUT_S))
+        if not (folder / CONFIG).is_file():
+            return f"{hub_id} on the hub has no {CONFIG}"
+        accept(folder)
         on_progress(f"fetching {hub_id} from the hub", None)
         folder = Path(snapshot_download(hub_id, allow_patterns=FILES, etag_timeout=PROBE_TIMEOUT_S))
     except (RepositoryNotFoundError, GatedRepoError) as error:

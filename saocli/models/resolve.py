@@ -11,14 +11,26 @@ from saocli.errors import ConfigError, MachineError
 from saocli.models.cache import Progress, build_once, made_from, models_root
 from saocli.models.complete import fault
 from saocli.models.hub import from_hf_cache, from_hub
+from saocli.models.supported import require_supported
 
 
 def resolve(config: ModelConfig, *, on_progress: Progress) -> Path:
     """The folder of the model: `model.path`, else our cache, the Hugging Face cache, the hub, and last `model.builder`.
 
     So the first place that has it gives the same model on every later run, offline too. `on_progress` is told each slow
-    phase and, where it is known, the fraction done. Raises ConfigError for a conf that names nothing usable, and
-    MachineError when no place has the model; both say which file is missing, or why, and what to do.
+    phase and, where it is known, the fraction done. Raises ConfigError for a conf that names nothing usable or a model
+    that cannot be trained, and MachineError when no place has the model; both say which file is missing, or why, and
+    what to do.
+    """
+    folder = _find(config, on_progress)
+    require_supported(folder, key=_chosen_by(config))
+    return folder
+
+
+def present(config: ModelConfig) -> Path | None:
+    """The model's complete folder if this machine has it: `model.path`, our cache, the Hugging Face cache.
+
+    Fetches and makes nothing. Raises ConfigError for a `model.path` that is no model.
     """
     if config.path is not None:
         folder = Path(config.path).expanduser()
@@ -27,15 +39,24 @@ def resolve(config: ModelConfig, *, on_progress: Progress) -> Path:
                 f"model.path={config.path}: {wrong}", fix="point it at a complete Hugging Face model folder"
             )
         return folder.resolve()
-    builder = _builder(config)
-    made = _cache_folder(config)
+    builder, made = _builder(config), _cache_folder(config)
     if fault(made) is None and (builder is None or made_from(made) in (None, builder[0])):
         return made
+    return from_hf_cache(config.hub_id) if config.hub_id is not None else None
+
+
+def _find(config: ModelConfig, on_progress: Progress) -> Path:
+    """The complete folder, of whatever model it is."""
+    if here := present(config):
+        return here
+    builder, made = _builder(config), _cache_folder(config)
     why = "model.hub_id is not set"
     if config.hub_id is not None:
-        if cached := from_hf_cache(config.hub_id):
-            return cached
-        found = from_hub(config.hub_id, on_progress=on_progress)
+        found = from_hub(
+            config.hub_id,
+            accept=lambda folder: require_supported(folder, key=_chosen_by(config)),
+            on_progress=on_progress,
+        )
         if isinstance(found, Path):
             return found
         why = found
@@ -48,6 +69,14 @@ def resolve(config: ModelConfig, *, on_progress: Progress) -> Path:
     if config.hub_id is not None:
         on_progress(f"{why}; making {config.name} here", None)
     return build_once(made, origin, lambda rough: build(rough, on_progress), on_progress=on_progress)
+
+
+def _chosen_by(config: ModelConfig) -> str:
+    """The key that says which model it is, with its value."""
+    for key in ("path", "hub_id"):
+        if value := getattr(config, key):
+            return f"model.{key}={value}"
+    return f"model.name={config.name}"
 
 
 def _cache_folder(config: ModelConfig) -> Path:

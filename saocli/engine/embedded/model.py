@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
+from saocli.config.families import refusal
 from saocli.engine.embedded.cache import SlotCache
 from saocli.engine.embedded.stops import Decoder
 from saocli.errors import EngineError
@@ -20,11 +22,13 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
 class ServedModel:
-    """A causal LM with full attention in every layer, its slots' cache, end tokens and tokenizer (None without one)."""
+    """A model of a supported family, its slots' cache, end tokens and tokenizer (None without one)."""
 
     def __init__(self, folder: Path, *, dtype: torch.dtype, slots: int, context_length: int) -> None:
         """Raises EngineError for a folder that does not hold a complete model that fits `context_length`."""
         try:
+            if wrong := refusal(json.loads((folder / "config.json").read_text())):
+                raise EngineError(f"{folder}: {wrong.message}", fix=wrong.fix)
             module, info = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=dtype, attn_implementation="sdpa", local_files_only=True, output_loading_info=True
             )
@@ -41,8 +45,12 @@ class ServedModel:
             raise EngineError(
                 f"context_length {context_length} exceeds max_position_embeddings {config.max_position_embeddings}"
             )
-        if set(getattr(config, "layer_types", None) or ["full_attention"]) != {"full_attention"}:
-            raise EngineError(f"the embedded engine serves full attention only; {folder} has {set(config.layer_types)}")
+        tied = module.get_output_embeddings().weight is module.get_input_embeddings().weight
+        if config.tie_word_embeddings and not tied:
+            raise EngineError(
+                f"{folder} has an lm_head that differs from its embeddings, but its config.json ties the two",
+                fix="set tie_word_embeddings to false there",
+            )
         for parameter in module.parameters():
             # The loader may map the file itself, which an in-place swap must not write to.
             parameter.data = parameter.data.clone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,15 +16,15 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.transformer.spec_utils import ModuleSpec
 from transformers import AutoConfig, PretrainedConfig
 
+from saocli.config.families import refusal, rotary
 from saocli.errors import TrainerError
 from saocli.trainer.megatron.attention import CausalAttention
 
-SUPPORTED: dict[str, type[LLMBridge]] = {
+BRIDGES: dict[str, type[LLMBridge]] = {
     "LlamaForCausalLM": LLaMABridge,
     "Qwen2ForCausalLM": Qwen2Bridge,
     "Qwen3ForCausalLM": Qwen3Bridge,
 }
-LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
 class LocalSpec(LLMBridge):
@@ -71,40 +72,23 @@ def _leave(weight: torch.Tensor) -> torch.Tensor:
 def read_config(folder: Path) -> PretrainedConfig:
     """The Hugging Face config of `folder`. Raises TrainerError for models that would not be trained faithfully."""
     try:
-        config = AutoConfig.from_pretrained(folder)
+        if wrong := refusal(json.loads((folder / "config.json").read_text())):
+            raise TrainerError(wrong.message, fix=wrong.fix)
+        return AutoConfig.from_pretrained(folder)
     except (OSError, ValueError) as error:
         raise TrainerError(f"{folder} is not a Hugging Face model folder: {error}", fix="check model.path") from error
-    architecture = (config.architectures or ["an unnamed architecture"])[0]
-    if architecture not in SUPPORTED:
-        raise TrainerError(f"{architecture} cannot be trained", fix=f"these work: {', '.join(SUPPORTED)}")
-    odd = {
-        "attention_bias": getattr(config, "attention_bias", False),
-        "mlp_bias": getattr(config, "mlp_bias", False),
-        "use_sliding_window": getattr(config, "use_sliding_window", False),
-        "hidden_act": config.hidden_act != "silu",
-    }
-    if wrong := [key for key, unsupported in odd.items() if unsupported]:
-        raise TrainerError(
-            f"{architecture} with {', '.join(f'{key}={getattr(config, key)}' for key in wrong)} cannot be trained",
-            fix="use a model without it",
-        )
-    rope_arguments(config)
-    return config
 
 
 def rope_arguments(config: PretrainedConfig) -> dict[str, Any]:
-    """Megatron's rotary arguments. transformers 5 keeps them in `rope_parameters`, 4 in two separate keys."""
-    rope = dict(getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {})
-    theta = rope.get("rope_theta") or getattr(config, "rope_theta", 10000.0)
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind == "default":
-        return {"rotary_base": theta}
-    if kind == "linear":
-        return {"rotary_base": theta, "seq_len_interpolation_factor": rope["factor"]}
-    # Megatron fixes llama3's other three numbers in code.
-    if kind == "llama3" and all(rope[key] == value for key, value in LLAMA3_ROPE.items()):
-        return {"rotary_base": theta, "rope_scaling": True, "rope_scaling_factor": rope["factor"]}
-    raise TrainerError(f"rotary embedding {rope} cannot be trained", fix="these work: default, linear, llama3")
+    """Megatron's rotary arguments for a config that `read_config` let through."""
+    kind, rope = rotary(config.to_dict())
+    base = {"rotary_base": rope["rope_theta"]}
+    match kind:
+        case "linear":
+            return base | {"seq_len_interpolation_factor": rope["factor"]}
+        case "llama3":
+            return base | {"rope_scaling": True, "rope_scaling_factor": rope["factor"]}
+    return base
 
 
 def make_bridge(config: PretrainedConfig, dtype: torch.dtype, *, vocab_multiple: int | None = None) -> LLMBridge:
@@ -114,7 +98,7 @@ def make_bridge(config: PretrainedConfig, dtype: torch.dtype, *, vocab_multiple:
     one class would mix up their heads. The vocabulary is padded to a multiple of `vocab_multiple` (default: the
     tensor-parallel size, which must divide it).
     """
-    base = SUPPORTED[config.architectures[0]]
+    base = BRIDGES[config.architectures[0]]
     members = {
         "_DIRECT_MAPPING": dict(base._DIRECT_MAPPING),
         "_ATTENTION_MAPPING": {k: v for k, v in base._ATTENTION_MAPPING.items() if "layer_norm_weight" not in k},
