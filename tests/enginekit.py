@@ -19,13 +19,17 @@ VOCAB = 258
 WIDE = 264
 
 
-def save_tokenizer(folder: Path) -> None:
-    """One token per byte, `<eos>` = 256, and 257 = the two-byte token 'BC'."""
+def save_tokenizer(folder: Path, *, ends: bool = True) -> None:
+    """One token per byte, `<eos>` = 256, and 257 = the two-byte token 'BC'.
+
+    Without `ends` 256 is a token like any other: SGLang ends at the tokenizer's end token whatever the config says.
+    """
     vocab = {char: byte for byte, char in enumerate(_byte_characters())} | {"<eos>": EOS, "BC": BC}
     tokenizer = Tokenizer(models.BPE(vocab, merges=[("B", "C")]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained(folder)
+    options = {"eos_token": "<eos>"} if ends else {}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options).save_pretrained(folder)
 
 
 def _byte_characters() -> list[str]:
@@ -53,7 +57,7 @@ def llama(seed: int, *, layers: int = 2, hidden: int = 32, context: int = 2048, 
 
 def save(model: LlamaForCausalLM, folder: Path) -> Path:
     model.save_pretrained(folder)
-    save_tokenizer(folder)
+    save_tokenizer(folder, ends=model.config.eos_token_id is not None)
     return folder
 
 

@@ -11,7 +11,7 @@ import pytest
 from enginekit import ask, final, payload
 
 from saocli.engine.client import HttpEngine
-from saocli.errors import EngineError
+from saocli.errors import ContextLengthExceeded, EngineError
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
 
@@ -42,6 +42,25 @@ async def saying(reply: bytes) -> AsyncIterator[tuple[HttpEngine, list[bytes]]]:
 
 def events(*items: object) -> bytes:
     return STREAM + b"".join(b"data: " + json.dumps(item).encode() + b"\n\n" for item in items)
+
+
+async def test_text_with_line_separators_of_unicode_stays_in_one_event() -> None:
+    said = payload([1, 2], finish_reason=DONE) | {"text": "a\x85b\u2028c\x0bd\x1ce\rf"}
+    event = b"data: " + json.dumps(said, ensure_ascii=False).encode() + b"\n\n"  # as SGLang writes it
+    async with saying(STREAM + event + b"data: [DONE]\n\n") as (engine, _):
+        assert (await final(engine, ask((1,), stream=True))).output_ids == (1, 2)
+
+
+async def test_a_request_beyond_the_context_length_is_not_sent() -> None:
+    async with saying(events(payload([1, 2], finish_reason=DONE))) as (server, requests):
+        engine = HttpEngine(server.url, context_length=8)
+        with pytest.raises(
+            ContextLengthExceeded, match="5 prompt tokens plus 4 new ones exceed the context length of 8"
+        ):
+            await final(engine, ask((1, 2, 3, 4, 5), max_new_tokens=4))
+        assert requests == []
+        await final(engine, ask((1, 2, 3, 4, 5), max_new_tokens=3, stream=True))
+        await engine.close()
 
 
 DONE = {"type": "length", "length": 2}

@@ -1,7 +1,7 @@
 """What every engine must do, whichever it is: written against the `Engine` protocol and transformers' own forward.
 
 An engine takes part by a factory in `ENGINES`: (folder, log, slots) -> Engine that serves `folder` as "v0" with
-2048 tokens of context.
+2048 tokens of context. The real SGLang does where its environment is (`tests/sglang/build_env.sh`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest_asyncio
 import torch
 from enginekit import BC, EOS, ask, final, llama, plain_logprobs, save, scripted
 from safetensors.torch import load_file, save_file
+from sglangkit import NEEDS_SGLANG, sglang
 
 from saocli.config.engine import EngineConfig
 from saocli.engine.base import Engine, GenerateChunk, GenerateRequest
@@ -36,10 +37,11 @@ async def embedded(folder: Path, log: Path, slots: int) -> Engine:
     return await start_embedded(config, model_folder=folder, version="v0", context_length=2048, seed=0, log=log)
 
 
-ENGINES: dict[str, Factory] = {"embedded": embedded}
+ENGINES: dict[str, Factory] = {"embedded": embedded, "sglang": sglang}
+PARAMS = [pytest.param("embedded"), pytest.param("sglang", marks=NEEDS_SGLANG)]
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module", params=PARAMS)
 def factory(request: pytest.FixtureRequest) -> Factory:
     return ENGINES[request.param]
 
@@ -173,6 +175,11 @@ async def test_a_stop_string_across_tokens_far_into_the_response(script: Engine)
 async def test_a_prompt_that_does_not_fit_is_refused(engine: Engine) -> None:
     with pytest.raises(ContextLengthExceeded, match="2048"):
         await final(engine, ask(PROMPT * 147, max_new_tokens=16))
+
+
+async def test_a_request_that_just_fits_is_served_whole(engine: Engine) -> None:
+    chunk = await final(engine, ask(PROMPT * 146, temperature=0.0, max_new_tokens=4))
+    assert len(chunk.output_ids) == 4
 
 
 async def test_more_requests_than_slots_wait_their_turn(script: Engine) -> None:

@@ -29,6 +29,11 @@ def test_one_version_without_spans_covers_all() -> None:
     assert Answer().add(payload([1, 2])).spans == (Span(version="v0", start=0, end=2),)
 
 
+def test_without_any_version_there_are_no_spans() -> None:
+    chunk = Answer().add(payload([1, 2], weight_version=None))
+    assert (chunk.output_ids, chunk.spans) == ((1, 2), ())
+
+
 def test_an_answer_of_no_tokens() -> None:
     chunk = Answer().add(payload([], output_token_logprobs=[], finish_reason={"type": "abort", "message": "…"}))
     assert (chunk.output_ids, chunk.spans, chunk.finish_reason) == ((), (), FinishReason.ABORT)
@@ -64,7 +69,6 @@ def test_both_streaming_forms_give_the_same() -> None:
         ([payload([1], output_token_logprobs=[-1.0])], "rows"),
         ([payload([1, 2], weight_versions=[{"version": "v0", "start": 0, "end": 1}])], "do not cover"),
         ([payload([1, 2], weight_versions=[{"version": "v0", "start": 1, "end": 2}])], "do not cover"),
-        ([payload([1], weight_version=None)], "names no weight_version"),
         ([payload([1], finish_reason={"type": "tired"})], "unknown reason"),
         ([{"output_ids": [1]}], "no meta_info"),
         ([payload([1]) | {"output_ids": ["1"]}], "not integers"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,7 +12,8 @@ import httpx
 
 from saocli.engine.base import GenerateChunk, GenerateRequest
 from saocli.engine.payload import Answer, refusal
-from saocli.errors import EngineError
+from saocli.engine.publish import FromDisk, Publisher
+from saocli.errors import ContextLengthExceeded, EngineError
 from saocli.process import Child, tail
 
 # Hundreds of generations may be open for minutes, so nothing limits reading. Idle connections are dropped before a
@@ -25,10 +26,24 @@ _EXIT_GRACE_S = 1.0
 class HttpEngine:
     """The `Engine` protocol over HTTP. Nothing is retried: a request that failed has failed once."""
 
-    def __init__(self, url: str, *, key: str | None = None, child: Child | None = None) -> None:
-        """`key` is sent as bearer token; `child` is the server's process when it is ours, ended by `close`."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        child: Child | None = None,
+        publisher: Publisher | None = None,
+        context_length: int | None = None,
+    ) -> None:
+        """`key` is sent as bearer token; `child` is the server's process when it is ours, ended by `close`.
+
+        `publisher` does `load`; None: the engine reads the folder by itself. `context_length` is the limit of prompt
+        plus new tokens; None: the engine keeps to its own.
+        """
         self.url = url
         self.child = child
+        self._publisher: Publisher = publisher or FromDisk()
+        self._context_length = context_length
         self._http = httpx.AsyncClient(
             base_url=url,
             headers={"Authorization": f"Bearer {key}"} if key else {},
@@ -48,6 +63,7 @@ class HttpEngine:
             EngineError: the engine refused, or its answer is malformed.
             ProcessDied: the engine's process ended (with the end of its log).
         """
+        self._check_fits(request)
         answer = Answer()
         body = _generate_body(request)
         chunk: GenerateChunk | None = None
@@ -56,9 +72,9 @@ class HttpEngine:
                 if response.status_code != 200:
                     raise refusal(response.status_code, _decode(await response.aread()))
                 if request.stream:
-                    async for line in response.aiter_lines():
-                        data = line.removeprefix("data:").strip()
-                        if data and data != "[DONE]":
+                    async for line in _lines(response):
+                        data = line.removeprefix(b"data:").strip()
+                        if data and data != b"[DONE]":
                             chunk = answer.add(_parse(data))
                             yield chunk
                 else:
@@ -78,22 +94,11 @@ class HttpEngine:
 
         Raises EngineError if they cannot be loaded: the old ones serve on.
         """
-        body = {
-            "model_path": str(folder.resolve()),
-            "weight_version": version,
-            "flush_cache": True,
-            "abort_all_requests": False,
-        }
-        answer = await self._call("POST", "/update_weights_from_disk", f"loading weights {version}", body)
-        if answer.get("success") is not True:
-            raise EngineError(
-                f"the engine could not load {version} from {folder}: {answer.get('message')}",
-                fix="the previous weights serve on; check the folder's safetensors",
-            )
+        await self._publisher.publish(self, folder, version)
 
     async def version(self) -> str:
         """The weight version that serves now."""
-        version = (await self._call("GET", "/model_info", "asking its version")).get("weight_version")
+        version = (await self._call("GET", "/model_info", doing="asking its version")).get("weight_version")
         if not isinstance(version, str):
             raise EngineError("the engine's /model_info names no weight_version")
         return version
@@ -106,7 +111,11 @@ class HttpEngine:
         if self.child is not None:
             await self.child.stop()
 
-    async def _call(self, method: str, path: str, doing: str, body: Any = None) -> dict[str, Any]:
+    async def command(self, path: str, body: Mapping[str, Any], *, doing: str) -> dict[str, Any]:
+        """POST `body` to a control route; the answer, a refused `{"success": false}` included. Raises EngineError."""
+        return await self._call("POST", path, body, doing=doing)
+
+    async def _call(self, method: str, path: str, body: Any = None, *, doing: str) -> dict[str, Any]:
         try:
             response = await self._http.request(method, path, json=body)
         except httpx.TransportError as error:
@@ -117,6 +126,15 @@ class HttpEngine:
         if isinstance(answer, dict) and answer.get("success") is False:
             return answer
         raise refusal(response.status_code, answer)
+
+    def _check_fits(self, request: GenerateRequest) -> None:
+        prompt, new = len(request.prompt_ids), request.sampling.max_new_tokens
+        if self._context_length is not None and prompt + new > self._context_length:
+            raise ContextLengthExceeded(
+                f"{prompt} prompt tokens plus {new} new ones exceed the context length of "
+                f"{self._context_length} tokens",
+                fix="shorten the prompt, ask for fewer tokens, or raise context_length",
+            )
 
     async def _down(self, doing: str, error: httpx.TransportError) -> NoReturn:
         """Raise what explains a broken connection: the process' end if it is ours and ended, else the connection."""
@@ -168,6 +186,18 @@ def _generate_body(request: GenerateRequest) -> dict[str, Any]:
         "return_logprob": True,
         "stream": request.stream,
     }
+
+
+async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The body's lines. httpx' own also end at U+0085, U+2028 and others, which a model may well say in its text."""
+    rest = bytearray()
+    async for part in response.aiter_bytes():
+        *lines, left = part.split(b"\n")
+        for line in lines:
+            yield bytes(rest + line)
+            rest.clear()
+        rest += left
+    yield bytes(rest)
 
 
 def _decode(body: bytes) -> Any:

@@ -104,13 +104,14 @@ def _logprobs(meta: Mapping[str, Any], ids: tuple[int, ...]) -> tuple[float | No
 
 
 def _spans(meta: Mapping[str, Any], total: int) -> tuple[Span, ...]:
-    """The producing version of every token; engines that never swapped may name just the one version."""
+    """The producing version of every token; engines that never swapped may name just the one version.
+
+    Empty where none is named: such an answer is served, but cannot be trained on.
+    """
     entries = meta.get("weight_versions")
     if entries is None:
         version = meta.get("weight_version")
-        if not isinstance(version, str):
-            raise EngineError("the engine's answer names no weight_version")
-        return (Span(version=version, start=0, end=total),) if total else ()
+        return (Span(version=version, start=0, end=total),) if isinstance(version, str) and total else ()
     try:
         spans = tuple(Span(version=str(e["version"]), start=int(e["start"]), end=int(e["end"])) for e in entries)
     except (TypeError, KeyError, ValueError) as error:
