@@ -16,6 +16,8 @@ import torch
 def patch() -> None:
     """Make this process's torch answer `cuda` requests with the CPU."""
     cpu = torch.device("cpu")
+    # Where there is a GPU all the same, Megatron (and our bridge and checkpoint) must not find it.
+    torch.cuda.is_available = lambda: False
     # transformer/dot_product_attention.py, rotary_pos_embedding.py:162, optimizer.py:1141, mbridge core/bridge.py:321
     torch.cuda.current_device = lambda: cpu  # type: ignore[assignment, return-value]
     # dist_checkpointing/strategies/filesystem_async.py (preload_tensors), async_utils.py
