@@ -14,12 +14,12 @@ import saocli
 
 ROOT = Path(saocli.__file__).parent
 ROWS = (
-    ("types", "errors", "process", "environment"),
+    ("types", "errors", "process", "environment", "digest", "broadcast"),
     ("algo", "config"),
     ("arms",),
     ("engine", "trainer", "tasks", "processors", "metrics", "store", "models", "client"),
-    ("loop", "colocate", "gateway", "driver", "queue"),
-    ("wire", "compare"),
+    ("loop", "colocate", "gateway", "driver", "queue", "supervise"),
+    ("wire", "compare", "doctor"),
     ("cli",),
 )
 # Row 0 has one arrow inside: whoever starts a process can say that it died.

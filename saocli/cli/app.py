@@ -11,7 +11,9 @@ import sys
 import typer
 
 from saocli.cli.attempt import attempt
+from saocli.cli.compare import compare
 from saocli.cli.conf import conf
+from saocli.cli.doctor import doctor
 from saocli.cli.releases import releases
 from saocli.cli.report import report
 from saocli.cli.serve import serve
@@ -39,7 +41,9 @@ app.add_typer(releases, name="releases")
 app.command()(status)
 app.command()(stop)
 app.command()(watch)
+app.command()(compare)
 app.command()(conf)
+app.command()(doctor)
 
 
 def main() -> None:

@@ -1,0 +1,180 @@
+"""From arms and a budget to runs: the same checkpoint, prompts, budget and seeds for every arm."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from saocli.compare.results import BASE
+from saocli.config.arms import arm_names, facts
+from saocli.config.confs import conf_dirs, groups
+from saocli.config.load import Loaded, load_run
+from saocli.config.run import RunConfig
+from saocli.errors import ConfigError
+from saocli.tasks.sets import is_procedural, load_tasks
+from saocli.types import Problem
+
+# Tuning runs on a seed that no comparison has.
+TUNING_SEED = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What was asked for; written to disk, and enough to go on with it."""
+
+    conf: str
+    arms: tuple[str, ...]
+    overrides: tuple[str, ...]
+    sweep: tuple[str, ...] = ()  # each one value of the swept key, as an override
+    conf_dir: str | None = None
+    command: str = ""  # the line that asked for it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedRun:
+    """One run of one arm and seed."""
+
+    label: str
+    arm: str
+    seed: int
+    settings: tuple[str, ...]  # the overrides that make it this arm's
+    loaded: Loaded
+
+    @property
+    def folder(self) -> str:
+        return f"{self.label}-seed{self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Every run of a comparison, but for the learning rate that a sweep has yet to choose."""
+
+    request: Request
+    config: RunConfig  # of the conf itself, with the user's overrides
+    labels: tuple[str, ...]  # base first
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(range(self.config.seed, self.config.seed + self.config.compare.seeds))
+
+    def arm(self, label: str) -> str:
+        return label.partition("#")[0]
+
+    def runs(self, chosen: dict[str, str]) -> list[PlannedRun]:
+        """Seed by seed, so that an interrupted comparison has whole ones; `chosen`: label → the value it won with."""
+        return [
+            self._run(label, seed, [chosen[label]] if label in chosen else [])
+            for seed in self.seeds
+            for label in self.labels
+        ]
+
+    def tuning_runs(self, label: str) -> list[PlannedRun]:
+        """One run per swept value, all on one seed apart; none for the base."""
+        if self.arm(label) == BASE:
+            return []
+        return [self._run(label, TUNING_SEED, [value], evaluate=False) for value in self.request.sweep]
+
+    def _run(self, label: str, seed: int, extra: Sequence[str], *, evaluate: bool = True) -> PlannedRun:
+        arm = self.arm(label)
+        settings = (*_choice(arm, self.request), *_shape(arm, self.config), *extra)
+        overrides = [
+            *self.request.overrides,
+            *settings,
+            *_budget(self.config),
+            f"seed={seed}",
+            "tasks.eval.at=[-1]",  # the base after its attempts too: equal draws
+            *([] if evaluate else ["tasks.eval.samples=0"]),
+            "gateway.port=0",
+        ]
+        loaded = load_run(self.request.conf, overrides, conf_dir=_folder(self.request))
+        return PlannedRun(label=label, arm=arm, seed=seed, settings=settings, loaded=loaded)
+
+
+def make_plan(request: Request) -> Plan:
+    """Check the request and every run in it, before anything starts. Raises ConfigError."""
+    known = _known_arms(request)
+    for arm in request.arms:
+        if arm not in known:
+            raise ConfigError(f"no arm named '{arm}'", fix=f"there are: {' · '.join(known)}")
+    config = load_run(request.conf, request.overrides, conf_dir=_folder(request)).config
+    trained = [arm for arm in request.arms if arm != BASE]
+    seen: Counter[str] = Counter()
+    labels = [BASE]
+    for arm in trained:
+        seen[arm] += 1
+        labels.append(arm if seen[arm] == 1 else f"{arm}#{seen[arm]}")
+    plan = Plan(request=request, config=config, labels=tuple(labels))
+    runs = plan.runs({})
+    for run in [*runs, *(run for label in labels for run in plan.tuning_runs(label))]:
+        _check_budget(run)
+    _check_prompts(runs)
+    return plan
+
+
+def _known_arms(request: Request) -> list[str]:
+    options = groups(conf_dirs(_folder(request)))["arm"]
+    return sorted({*options, *arm_names()})
+
+
+def _folder(request: Request) -> Path | None:
+    return Path(request.conf_dir) if request.conf_dir else None
+
+
+def _choice(arm: str, request: Request) -> list[str]:
+    """An arm with a file in conf/arm/ brings its own numbers; a registered one without takes the conf's."""
+    options = groups(conf_dirs(_folder(request)))["arm"]
+    return [f"arm={arm}" if arm in options else f"arm.name={arm}"]
+
+
+def _shape(arm: str, config: RunConfig) -> list[str]:
+    if arm == BASE:
+        return ["tasks.pacing=none"]
+    known = facts(arm)
+    return [*(config.compare.group if known and known.grouped else config.compare.single)]
+
+
+def _budget(config: RunConfig) -> list[str]:
+    """A procedural set is drawn to the budget; a written-down one is attempted as often as the budget allows."""
+    rollouts, tasks = config.compare.rollouts, config.tasks
+    if is_procedural(tasks):
+        if rollouts % tasks.attempts:
+            raise ConfigError(
+                f"compare.rollouts is {rollouts}, not a multiple of tasks.attempts, {tasks.attempts}",
+                fix="every arm attempts every problem equally often: change one of them",
+            )
+        return [f"tasks.count={rollouts // tasks.attempts}"]
+    problems = len(load_tasks(tasks, seed=config.seed))
+    if rollouts % problems:
+        raise ConfigError(
+            f"compare.rollouts is {rollouts}, not a multiple of the {problems} problems of the conf",
+            fix="every arm attempts every problem equally often: change compare.rollouts or tasks.count",
+        )
+    return [f"tasks.attempts={rollouts // problems}"]
+
+
+def _check_budget(run: PlannedRun) -> None:
+    """Rollouts that never fill a batch would be scored and not trained."""
+    config = run.loaded.config
+    rollouts, batch = config.compare.rollouts, config.batch_size
+    left = rollouts % batch
+    if run.arm != BASE and left:
+        raise ConfigError(
+            f"compare.rollouts is {rollouts}, not a multiple of batch_size, {batch}, of arm {run.label}: "
+            f"{left} rollouts would never make a step",
+            fix=f"the next possible budget is compare.rollouts={rollouts - left + batch}",
+        )
+
+
+def _check_prompts(runs: Sequence[PlannedRun]) -> None:
+    """Arms are compared on the same problems, or not at all."""
+    first: dict[int, list[tuple[Problem, int]]] = {}
+    for run in runs:
+        tasks = run.loaded.config.tasks
+        attempts = [(problem, tasks.attempts) for problem in load_tasks(tasks, seed=run.seed)]
+        if first.setdefault(run.seed, attempts) != attempts:
+            raise ConfigError(
+                f"arm {run.label} would play other problems than {BASE} on seed {run.seed}",
+                fix="compare.single and compare.group may shape batches, not change the tasks",
+            )
