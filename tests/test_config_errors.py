@@ -65,7 +65,7 @@ def test_the_composer_itself_cannot_be_configured() -> None:
 def test_a_wrong_name_lists_the_names() -> None:
     text = refused("imo_smoek")
     assert text.startswith("no conf named 'imo_smoek' — did you mean imo_smoke?\n")
-    assert "arith · arith_batch4 · cpu_smoke" in text
+    assert "arith · arith_batch4 · compare · " in text
     assert "(sao conf lists them)" in text
     assert "no conf named '../pyproject'" in refused("../pyproject")
 
