@@ -65,6 +65,23 @@ def test_each_long_run_starts_and_trains(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "runs")  # 4 GB of weights and trainer state each
 
 
+@pytest.mark.slow
+def test_the_comparison_runs_as_written(tmp_path: Path) -> None:
+    """On a smaller budget."""
+    (line,) = block("sao compare --arms").splitlines()
+    done = bash(f"{line} rollouts=8 seeds=1 tasks.eval.samples=4", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "sao − grpo_dis" in done.stdout
+
+
+def test_the_doctor_looks_at_this_machine(tmp_path: Path) -> None:
+    for line in block("sao doctor\n").splitlines():
+        done = bash(line, tmp_path)
+        # 5: this machine lacks something, and the table says what.
+        assert done.returncode in (0, 5), done.stderr
+        assert "arith" in done.stdout
+
+
 def test_confs_are_listed_and_shown(tmp_path: Path) -> None:
     done = bash(block("sao conf\n"), tmp_path)
     assert done.returncode == 0, done.stderr
