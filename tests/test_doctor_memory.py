@@ -74,12 +74,10 @@ def test_activations_are_what_autograd_saves(kind: str, bf16: bool, megatron: An
     [
         "cpu_smoke",
         pytest.param("imo_smoke", marks=pytest.mark.smollm2),
-        pytest.param("imo_smoke trainer.dtype=bf16 engine.dtype=bf16", marks=pytest.mark.smollm2),
     ],
 )
 async def test_memory_and_disk_are_as_estimated(conf: str, tmp_path: Path) -> None:
-    name, *overrides = conf.split()
-    config = load_run(name, ["trainer.threads=1", "engine.threads=1", *overrides], detect=lambda: 0).config
+    config = load_run(conf, ["trainer.threads=1", "engine.threads=1"], detect=lambda: 0).config
     folder = resolve(config.model, on_progress=lambda text, fraction: None)
     shape = Shape.from_config(json.loads((folder / "config.json").read_text()))
     plan = estimate(config, shape)

@@ -41,6 +41,19 @@ def report(cwd: Path) -> Any:
     return without_timing(json.loads((folder(cwd) / "report.json").read_text()))
 
 
+def scored(cwd: Path) -> list[dict[str, str]]:
+    with (folder(cwd) / "rollouts.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def attempts(cwd: Path) -> dict[str, list[tuple[str, str]]]:
+    """By arm, what was attempted and for which time."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for row in scored(cwd):
+        found.setdefault(row["label"], []).append((row["problem"], row["attempt"]))
+    return {label: sorted(played) for label, played in found.items()}
+
+
 def heads(cwd: Path) -> dict[str, str]:
     """Digest of the last release of each run."""
     found = {}
@@ -51,36 +64,12 @@ def heads(cwd: Path) -> dict[str, str]:
     return found
 
 
-def test_two_arms_beside_the_base(tmp_path: Path) -> None:
-    done = compare(tmp_path, "--arms", "sao", "grpo_dis", *SMALL)
-    assert done.returncode == 0, done.stderr
-    for word in ("base", "sao", "grpo_dis", "separated", "report.md"):
-        assert word in done.stdout
-    with (folder(tmp_path) / "rollouts.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert {
-        label: sum(row["label"] == label for row in rows) for label in ("base", "sao", "grpo_dis")
-    } == dict.fromkeys(("base", "sao", "grpo_dis"), 16)
-    prompts = {
-        label: sorted((row["problem"], row["attempt"]) for row in rows if row["label"] == label)
-        for label in heads_labels(rows)
-    }
-    assert prompts["base"] == prompts["sao"] == prompts["grpo_dis"]
-    assert (folder(tmp_path) / "report.md").is_file()
-
-
-def heads_labels(rows: list[dict[str, str]]) -> set[str]:
-    return {row["label"] for row in rows}
-
-
 def test_the_same_arm_twice_is_bit_equal_and_not_separated(tmp_path: Path) -> None:
     done = compare(tmp_path, "--arms", "sao", "sao", "--json", *SMALL)
     assert done.returncode == 0, done.stderr
     digests = heads(tmp_path)
     assert digests["sao-seed0"] == digests["sao#2-seed0"] != digests["base-seed0"]
-    with (folder(tmp_path) / "rollouts.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    scores = {label: [row["score"] for row in rows if row["label"] == label] for label in ("sao", "sao#2")}
+    scores = {label: [row["score"] for row in scored(tmp_path) if row["label"] == label] for label in ("sao", "sao#2")}
     assert scores["sao"] == scores["sao#2"]
     assert "not separated" in json.dumps(json.loads(done.stdout))
 
@@ -89,7 +78,13 @@ def test_killed_halfway_it_goes_on_to_the_same_report(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
     killed.mkdir()
-    assert compare(whole, "--arms", "sao", "grpo_dis", *SMALL).returncode == 0
+    done = compare(whole, "--arms", "sao", "grpo_dis", *SMALL)
+    assert done.returncode == 0, done.stderr
+    for word in ("base", "sao", "grpo_dis", "separated", "report.md"):
+        assert word in done.stdout
+    played = attempts(whole)
+    assert played["base"] == played["sao"] == played["grpo_dis"]
+    assert len(played["base"]) == 16
 
     process = subprocess.Popen(
         [*SAO, "compare", "--arms", "sao", "grpo_dis", *SMALL], cwd=killed, env=ENV, stdout=subprocess.DEVNULL

@@ -64,7 +64,7 @@ LEAST: Mapping[str, float] = MappingProxyType(
         "tasks.eval.concurrency": 1,
         "metrics.rolling_rollouts": 1,
         "releases.checkpoint_every": 1,
-        "releases.keep_last": 0,
+        "releases.keep_last": 1,
         "compare.rollouts": 1,
         "compare.seeds": 1,
         "machine.gpus": 1,

@@ -10,4 +10,4 @@ class ReleasesConfig:
     """Checkpoint cadence and retention."""
 
     checkpoint_every: int = 1  # full trainer state every N steps (and at shutdown)
-    keep_last: int = 2  # checkpoints and weight folders kept, besides the current one's
+    keep_last: int = 2  # newest checkpoints and weight folders that are kept, the current one's among them
