@@ -63,7 +63,7 @@ def test_the_arithmetic_runs() -> None:
     assert (single.tasks.eval.samples, single.tasks.eval.at) == (200, [0, 100, 300])
     assert (four.batch_size, four.trainer.global_batch_size, four.trainer.critic_warmup_steps) == (4, 4, 3)
     assert (four.tasks.count // four.batch_size, four.tasks.eval.at) == (25, [0, 25])
-    assert (single.trainer.actor_lr, four.trainer.actor_lr) == (1e-5, 1e-5)
+    assert (single.trainer.actor_lr, four.trainer.actor_lr) == (3e-6, 1e-5)
 
 
 def test_profiles_of_imo_smoke() -> None:
