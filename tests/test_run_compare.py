@@ -124,6 +124,7 @@ def test_a_gate_that_does_not_hold_ends_with_1_after_the_report(tmp_path: Path) 
         (("--arms", "grpo_dis", "conf=compare_stream"), "every prompt comes once"),
         (("--arms", "sao", "--fail-under", "sao>soa"), "soa"),
         (("--arms", "sao", "--sweep", "lr=1e-3"), "two values"),
+        (("--resume", "runs/compare-1", "--arms", "sao"), "goes on with what was asked for"),
     ],
 )
 def test_refusals_name_the_way_out(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
@@ -131,3 +132,19 @@ def test_refusals_name_the_way_out(tmp_path: Path, arguments: tuple[str, ...], s
     assert done.returncode == 2
     assert said in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_interrupted_it_ends_what_it_started_and_says_how_to_go_on(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*SAO, "compare", "--arms", "sao", *SMALL], cwd=tmp_path, env=ENV, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 200
+    while not list(tmp_path.glob("runs/compare-*/runs/base-seed0/attempts.jsonl")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    below = descendants(process.pid)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"sao compare --resume {folder(tmp_path).relative_to(tmp_path)}" in said
+    assert not wait_gone(below)

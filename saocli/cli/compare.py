@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,20 +44,36 @@ def compare(
     from saocli.compare.gates import check_gates, parse_gate
     from saocli.compare.plan import make_plan
     from saocli.compare.play import read_request, write_request
+    from saocli.errors import ConfigError
     from saocli.store.run import RunDirectory
 
+    if resume and (tokens or arms or sweep or conf_dir):
+        raise ConfigError("--resume goes on with what was asked for then", fix="leave arms, conf and overrides out")
     request = read_request(Path(resume)) if resume else _request(tokens or [], arms or [], sweep, conf_dir)
     plan = make_plan(request)
     gates = [parse_gate(text, plan.labels) for text in fail_under or []]
     directory = RunDirectory(Path(resume)) if resume else RunDirectory.create(RUNS, plan.config.name)
     write_request(directory.path, request)
-    with directory.lock():
+    with directory.lock(), _resumable(directory):
         comparison = _play(plan, directory, as_json=as_json)
         _show(comparison, directory, request.command, as_json=as_json)
     if failed := check_gates(comparison, gates):
         from saocli.errors import RunError
 
         raise RunError("; ".join(failed), fix="the comparison itself is complete: its report says more")
+
+
+@contextmanager
+def _resumable(directory: RunDirectory) -> Iterator[None]:
+    """Whatever ends a comparison early, say how it goes on: its finished runs are never made again."""
+    from saocli.cli.output import err
+    from saocli.errors import SaoError
+
+    try:
+        yield
+    except (KeyboardInterrupt, SaoError):
+        err.print(f"go on with it: sao compare --resume {directory.path}", soft_wrap=True)
+        raise
 
 
 def _request(tokens: list[str], arms: list[str], sweep: str | None, conf_dir: str | None) -> Request:
