@@ -55,6 +55,7 @@ def test_origins_of_a_composed_run() -> None:
 def test_a_chain_of_confs_names_the_one_that_set_it() -> None:
     origins = load_run("arith_batch4", [], detect=lambda: 0).origins
     assert origins["batch_size"] == "conf/arith_batch4.yaml"
-    assert origins["trainer.actor_lr"] == "conf/arith.yaml"
+    assert origins["trainer.actor_lr"] == "conf/arith_batch4.yaml"
+    assert origins["trainer.critic_lr"] == "conf/arith.yaml"
     assert origins["tasks.eval.at"] == "conf/arith_batch4.yaml"
     assert origins["tasks.eval.samples"] == "conf/arith.yaml"
