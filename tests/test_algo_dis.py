@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import losskit
 import pytest
 import torch
 from hypothesis import given, settings
@@ -25,28 +26,8 @@ EDGE = ("just_inside_low", "just_outside_low")
 BAND = {"eps_low": 0.3, "eps_high": 5.0}
 
 
-def loss_and_grad(
-    logp: list[float],
-    rollout: list[float],
-    advantage: list[float],
-    mask: list[int],
-    *,
-    denominator: float | None = None,
-    dtype: torch.dtype = torch.float64,
-    **band: float,
-) -> tuple[Tensor, Tensor, Tally]:
-    leaf = torch.tensor(logp, dtype=dtype, requires_grad=True)
-    loss, tally = dis_loss(
-        leaf,
-        torch.tensor(rollout, dtype=dtype),
-        torch.tensor(advantage, dtype=dtype),
-        torch.tensor(mask),
-        denominator=sum(mask) if denominator is None else denominator,
-        **(band or BAND),
-    )
-    loss.backward()
-    assert leaf.grad is not None
-    return loss.detach(), leaf.grad, tally
+def loss_and_grad(*tokens: list[Any], **options: Any) -> tuple[Tensor, Tensor, Tally]:
+    return losskit.loss_and_grad(dis_loss, *tokens, **{**BAND, **options})
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-6), (torch.float32, 1e-5)])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import losskit
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,27 +21,8 @@ from saocli.errors import ConfigError
 BAND = {"eps_low": 0.2, "eps_high": 0.28}
 
 
-def loss_and_grad(
-    logp: list[float],
-    rollout: list[float],
-    advantage: list[float],
-    mask: list[int],
-    *,
-    denominator: float | None = None,
-    dtype: torch.dtype = torch.float64,
-) -> tuple[Tensor, Tensor, Tally]:
-    leaf = torch.tensor(logp, dtype=dtype, requires_grad=True)
-    loss, tally = ppo_loss(
-        leaf,
-        torch.tensor(rollout, dtype=dtype),
-        torch.tensor(advantage, dtype=dtype),
-        torch.tensor(mask),
-        denominator=sum(mask) if denominator is None else denominator,
-        **BAND,
-    )
-    loss.backward()
-    assert leaf.grad is not None
-    return loss.detach(), leaf.grad, tally
+def loss_and_grad(*tokens: list[Any], **options: Any) -> tuple[Tensor, Tensor, Tally]:
+    return losskit.loss_and_grad(ppo_loss, *tokens, **{**BAND, **options})
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,16 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import ClassVar, Self
 
-from torch import Tensor
-
 from saocli.algo.band import check_band
-from saocli.algo.dis import dis_loss
-from saocli.algo.reduce import Tally
 from saocli.arms.base import Estimate, Rollout
 from saocli.arms.constant import constant_estimates
+from saocli.arms.dis import DisLoss
 from saocli.config.arm import AdvantageNorm, ArmConfig
 from saocli.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunningMean:
+class RunningMean(DisLoss):
     """A = R − mean of the last `window` scores of the rollout's history. Raises ConfigError on bad numbers."""
 
     eps_low: float
@@ -53,20 +50,6 @@ class RunningMean:
     def advantages(self, rollouts: Sequence[Rollout]) -> list[Estimate]:
         """The same at every action token; 0 for a rollout with nothing before it, which has no baseline."""
         return constant_estimates([self._advantage(rollout) for rollout in rollouts], rollouts, whitened=self.whitened)
-
-    def policy_loss(
-        self, logp: Tensor, rollout_logp: Tensor, advantage: Tensor, action_mask: Tensor, *, denominator: float
-    ) -> tuple[Tensor, Tally]:
-        """DIS, see `dis_loss`."""
-        return dis_loss(
-            logp,
-            rollout_logp,
-            advantage,
-            action_mask,
-            eps_low=self.eps_low,
-            eps_high=self.eps_high,
-            denominator=denominator,
-        )
 
     def _advantage(self, rollout: Rollout) -> float:
         earlier = rollout.history[-self.window :]

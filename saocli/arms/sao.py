@@ -9,16 +9,16 @@ from typing import ClassVar
 from torch import Tensor
 
 from saocli.algo.band import check_band
-from saocli.algo.dis import dis_loss
 from saocli.algo.gae import skip_observation_gae, value_targets
 from saocli.algo.lambdas import check_alpha, length_adaptive_lambda
-from saocli.algo.reduce import Tally, whiten
+from saocli.algo.reduce import whiten
 from saocli.arms.base import Estimate, Rollout
+from saocli.arms.dis import DisLoss
 from saocli.config.arm import AdvantageNorm, ArmConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sao:
+class Sao(DisLoss):
     """The method's arm. Raises ConfigError on bounds that are missing or out of range."""
 
     eps_low: float
@@ -55,20 +55,6 @@ class Sao:
             advantages = whiten(advantages, [rollout.action_mask for rollout in rollouts])
         targets = [value_targets(rollout.action_mask, rollout.score, gamma=self.gamma) for rollout in rollouts]
         return [Estimate(*pair) for pair in zip(advantages, targets, strict=True)]
-
-    def policy_loss(
-        self, logp: Tensor, rollout_logp: Tensor, advantage: Tensor, action_mask: Tensor, *, denominator: float
-    ) -> tuple[Tensor, Tally]:
-        """DIS, see `dis_loss`."""
-        return dis_loss(
-            logp,
-            rollout_logp,
-            advantage,
-            action_mask,
-            eps_low=self.eps_low,
-            eps_high=self.eps_high,
-            denominator=denominator,
-        )
 
     def _advantages(self, rollout: Rollout) -> Tensor:
         if rollout.values is None:
