@@ -14,7 +14,7 @@ import saocli
 
 ROOT = Path(saocli.__file__).parent
 ROWS = (
-    ("types", "errors", "process", "environment", "digest", "broadcast"),
+    ("types", "errors", "process", "environment", "digest", "broadcast", "stored"),
     ("algo", "config"),
     ("arms",),
     ("engine", "trainer", "tasks", "processors", "metrics", "store", "models", "client"),

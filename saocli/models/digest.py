@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,22 +13,13 @@ from numpy.typing import NDArray
 from saocli.config.trainer import DType
 from saocli.digest import tensor_heading
 from saocli.errors import MachineError
+from saocli.stored import Stored, read_header
 
 STORED = {DType.FP32: "F32", DType.BF16: "BF16"}
 ELEMENT = {"F32": "<f4", "BF16": "<u2", "F16": "<f2"}  # numpy has no bfloat16: its bits
 CHUNK = 2**22  # elements that are converted at once
 HEAD = "lm_head.weight"
 BUFFER = ".rotary_emb.inv_freq"  # old checkpoints hold it; it is computed from the config
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """Where a tensor lies."""
-
-    file: Path
-    offset: int
-    dtype: str
-    shape: tuple[int, ...]
 
 
 def folder_digest(folder: Path, dtype: DType) -> str:
@@ -40,7 +29,9 @@ def folder_digest(folder: Path, dtype: DType) -> str:
     trainer's do. Raises MachineError for a tensor type that is none of F32, BF16, F16.
     """
     tied = bool(json.loads((folder / "config.json").read_text()).get("tie_word_embeddings", False))
-    tensors = {name: stored for file in sorted(folder.glob("*.safetensors")) for name, stored in _tensors(file)}
+    tensors = {
+        name: stored for file in sorted(folder.glob("*.safetensors")) for name, stored in read_header(file)[0].items()
+    }
     digest = hashlib.sha256()
     for name, stored in sorted(tensors.items()):
         if name.endswith(BUFFER) or (tied and name == HEAD):
@@ -53,18 +44,8 @@ def folder_digest(folder: Path, dtype: DType) -> str:
     return digest.hexdigest()
 
 
-def _tensors(file: Path) -> Iterator[tuple[str, _Stored]]:
-    """Names and places of a safetensors file, read from its header."""
-    with file.open("rb") as opened:
-        length = struct.unpack("<Q", opened.read(8))[0]
-        header = json.loads(opened.read(length))
-    for name, entry in header.items():
-        if name != "__metadata__":
-            yield name, _Stored(file, 8 + length + entry["data_offsets"][0], entry["dtype"], tuple(entry["shape"]))
-
-
-def _parts(stored: _Stored) -> Iterator[NDArray[np.generic]]:
-    flat = np.memmap(stored.file, ELEMENT[stored.dtype], "r", stored.offset, (int(np.prod(stored.shape)),))
+def _parts(stored: Stored) -> Iterator[NDArray[np.generic]]:
+    flat = np.memmap(stored.file, ELEMENT[stored.dtype], "r", stored.start, (int(np.prod(stored.shape)),))
     for start in range(0, len(flat), CHUNK):
         yield flat[start : start + CHUNK]
 

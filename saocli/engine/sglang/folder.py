@@ -9,24 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from saocli.errors import EngineError
+from saocli.stored import Stored, read_header
 
 BYTES = {"F32": 4, "BF16": 2, "F16": 2}
 _INDEX = "model.safetensors.index.json"
-
-
-@dataclass(frozen=True)
-class Stored:
-    """One tensor's place: bytes [start, end) of `file`."""
-
-    file: Path
-    dtype: str  # F32 | BF16 | F16
-    shape: tuple[int, ...]
-    start: int
-    end: int
 
 
 def stored_tensors(folder: Path) -> dict[str, Stored]:
@@ -79,17 +68,10 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _header(path: Path) -> dict[str, Stored]:
-    """Layout: 8 bytes little-endian N, then N bytes of JSON, then the tensors' bytes, without a gap, to the end."""
-    found: dict[str, Stored] = {}
+    """Its tensors, which fill the file from the header's end to its own without a gap."""
     try:
+        found, begin = read_header(path)
         size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(min(length, size)))
-        header.pop("__metadata__", None)
-        for name, entry in header.items():
-            start, end = (8 + length + offset for offset in entry["data_offsets"])
-            found[name] = Stored(file=path, dtype=entry["dtype"], shape=tuple(entry["shape"]), start=start, end=end)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise EngineError(f"{path} is not a complete safetensors file: {error}") from error
     for name, tensor in found.items():
@@ -97,6 +79,6 @@ def _header(path: Path) -> dict[str, Stored]:
             raise EngineError(f"{path}: {name} is {tensor.dtype}, expected one of {', '.join(sorted(BYTES))}")
         if tensor.end - tensor.start != math.prod(tensor.shape) * BYTES[tensor.dtype]:
             raise EngineError(f"{path} is not a complete safetensors file: {name} has the wrong number of bytes")
-    if max((tensor.end for tensor in found.values()), default=8 + length) != size:
+    if max((tensor.end for tensor in found.values()), default=begin) != size:
         raise EngineError(f"{path} is not a complete safetensors file: it has {size} bytes")
     return found

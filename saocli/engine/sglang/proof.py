@@ -18,8 +18,9 @@ from typing import Any
 
 from saocli.config.trainer import DType
 from saocli.engine.publish import Control
-from saocli.engine.sglang.folder import BYTES, Stored
+from saocli.engine.sglang.folder import BYTES
 from saocli.errors import EngineError
+from saocli.stored import Stored
 
 # SGLang stacks these projections of Llama, Qwen2 and Qwen3 into one parameter, in this order.
 _STACKED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
