@@ -7,7 +7,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from saocli.compare.plan import Plan, PlannedRun
@@ -47,7 +55,7 @@ class CompareProgress:
         with self._bars:
             yield
 
-    def started(self, run: PlannedRun, *, number: int, of: int) -> None:
+    def started(self, run: PlannedRun) -> None:
         self._bars.reset(self._one, description=f"{run.label}  seed {run.seed}", total=self._rollouts)
 
     def finished(self, run: PlannedRun, result: RunResult, *, again: bool) -> None:
@@ -67,15 +75,14 @@ class CompareProgress:
 
     def view(self) -> RunProgress:
         """Who is told what happens inside one run."""
-        return RunProgress(self._bars, self._all, self._one)
+        return RunProgress(self._bars, self._all, self._one, live=self._console.is_terminal)
 
 
 class RunProgress:
     """A run's view: what it does now, and each attempt as one more rollout."""
 
-    live = True
-
-    def __init__(self, bars: Progress, whole: Any, one: Any) -> None:
+    def __init__(self, bars: Progress, whole: TaskID, one: TaskID, *, live: bool) -> None:
+        self.live = live
         self._bars = bars
         self._whole = whole
         self._one = one

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from saocli.compare.results import BASE
@@ -49,47 +50,28 @@ class PlannedRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Every run of a comparison, but for the learning rate that a sweep has yet to choose."""
+    """Every run of a comparison, composed once, but for those whose learning rate a sweep has yet to choose."""
 
     request: Request
     config: RunConfig  # of the conf itself, with the user's overrides
     labels: tuple[str, ...]  # base first
+    untuned: tuple[PlannedRun, ...]
+    tuning: Mapping[str, tuple[PlannedRun, ...]]  # by label; none for the base
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        return tuple(range(self.config.seed, self.config.seed + self.config.compare.seeds))
+        return _seeds(self.config)
 
     def arm(self, label: str) -> str:
-        return label.partition("#")[0]
+        return _arm(label)
 
-    def runs(self, chosen: dict[str, str]) -> list[PlannedRun]:
+    def runs(self, chosen: Mapping[str, str]) -> list[PlannedRun]:
         """Seed by seed, so that an interrupted comparison has whole ones; `chosen`: label → the value it won with."""
-        return [
-            self._run(label, seed, [chosen[label]] if label in chosen else [])
-            for seed in self.seeds
-            for label in self.labels
-        ]
+        return _runs(self.request, self.config, self.labels, chosen) if chosen else [*self.untuned]
 
     def tuning_runs(self, label: str) -> list[PlannedRun]:
         """One run per swept value, all on one seed apart; none for the base."""
-        if self.arm(label) == BASE:
-            return []
-        return [self._run(label, TUNING_SEED, [value], evaluate=False) for value in self.request.sweep]
-
-    def _run(self, label: str, seed: int, extra: Sequence[str], *, evaluate: bool = True) -> PlannedRun:
-        arm = self.arm(label)
-        settings = (*_choice(arm, self.request), *_shape(arm, self.config), *extra)
-        overrides = [
-            *self.request.overrides,
-            *settings,
-            *_budget(self.config),
-            f"seed={seed}",
-            "tasks.eval.at=[-1]",  # the base after its attempts too: equal draws
-            *([] if evaluate else ["tasks.eval.samples=0"]),
-            "gateway.port=0",
-        ]
-        loaded = load_run(self.request.conf, overrides, conf_dir=_folder(self.request))
-        return PlannedRun(label=label, arm=arm, seed=seed, settings=settings, loaded=loaded)
+        return [*self.tuning.get(label, ())]
 
 
 def make_plan(request: Request) -> Plan:
@@ -105,12 +87,50 @@ def make_plan(request: Request) -> Plan:
     for arm in trained:
         seen[arm] += 1
         labels.append(arm if seen[arm] == 1 else f"{arm}#{seen[arm]}")
-    plan = Plan(request=request, config=config, labels=tuple(labels))
-    runs = plan.runs({})
-    for run in [*runs, *(run for label in labels for run in plan.tuning_runs(label))]:
+    untuned = _runs(request, config, labels, {})
+    tuning = {
+        label: tuple(_run(request, config, label, TUNING_SEED, [value], evaluate=False) for value in request.sweep)
+        for label in labels
+        if label != BASE
+    }
+    for run in chain(untuned, *tuning.values()):
         _check_budget(run)
-    _check_prompts(runs)
-    return plan
+    _check_prompts(untuned)
+    return Plan(request=request, config=config, labels=tuple(labels), untuned=tuple(untuned), tuning=tuning)
+
+
+def _seeds(config: RunConfig) -> tuple[int, ...]:
+    return tuple(range(config.seed, config.seed + config.compare.seeds))
+
+
+def _arm(label: str) -> str:
+    return label.partition("#")[0]
+
+
+def _runs(request: Request, config: RunConfig, labels: Sequence[str], chosen: Mapping[str, str]) -> list[PlannedRun]:
+    return [
+        _run(request, config, label, seed, [chosen[label]] if label in chosen else [])
+        for seed in _seeds(config)
+        for label in labels
+    ]
+
+
+def _run(
+    request: Request, config: RunConfig, label: str, seed: int, extra: Sequence[str], *, evaluate: bool = True
+) -> PlannedRun:
+    arm = _arm(label)
+    settings = (*_choice(arm, request), *_shape(arm, config), *extra)
+    overrides = [
+        *request.overrides,
+        *settings,
+        *_budget(config),
+        f"seed={seed}",
+        "tasks.eval.at=[-1]",  # the base after its attempts too: equal draws
+        *([] if evaluate else ["tasks.eval.samples=0"]),
+        "gateway.port=0",
+    ]
+    loaded = load_run(request.conf, overrides, conf_dir=_folder(request))
+    return PlannedRun(label=label, arm=arm, seed=seed, settings=settings, loaded=loaded)
 
 
 def _known_arms(request: Request) -> list[str]:

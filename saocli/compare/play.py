@@ -23,7 +23,7 @@ Execute = Callable[[PlannedRun, RunDirectory], Awaitable[None]]
 class Progress(Protocol):
     """Who is told how far it is."""
 
-    def started(self, run: PlannedRun, *, number: int, of: int) -> None: ...
+    def started(self, run: PlannedRun) -> None: ...
     def finished(self, run: PlannedRun, result: RunResult, *, again: bool) -> None: ...
 
 
@@ -100,7 +100,7 @@ async def _all(
         directory = RunDirectory(folder / "runs" / name)
         again = directory.path.is_dir() and directory.result() is not None
         if not again:
-            progress.started(run, number=number, of=len(runs))
+            progress.started(run)
             # What a killed run left is no part of a comparison: it starts over, from its own seed.
             shutil.rmtree(directory.path, ignore_errors=True)
             directory.make()
