@@ -144,6 +144,14 @@ def test_the_test_without_spread_can_tell_many_scores_apart() -> None:
     assert welch(np.full(20, 0.5), np.full(20, 0.7), np.random.default_rng(0)) == pytest.approx(2e-4, abs=1e-5)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_sample_without_spread_beside_one_with_it_is_no_cause_for_a_warning() -> None:
+    solved, mixed = np.full(20, 1.0), np.linspace(0.0, 1.0, 20)
+    standard_error = mixed.std(ddof=1) / math.sqrt(20)
+    expected = 2 * stats.t.sf(0.5 / standard_error, df=19)
+    assert welch(solved, mixed, np.random.default_rng(0)) == pytest.approx(expected, rel=1e-12)
+
+
 # three seeds and more
 
 

@@ -11,7 +11,7 @@ from saocli.metrics.table import UNDEFINED, number
 
 # More tasks than these are one column.
 TASK_COLUMNS = 4
-TASK_TITLE = 12
+TASK_TITLE = 14
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
