@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 Message = Mapping[str, Any]
+REFUSED = "guard/refused"  # a step's metric, 1 where its gradients were not taken
 
 
 class FinishReason(StrEnum):
@@ -40,6 +41,7 @@ class Problem:
     answer: str  # the gold answer, in the grader's notation
     grader: str  # name in tasks.graders
     source: Mapping[str, Any] = field(default_factory=dict)  # whatever the grader needs besides (dataset item …)
+    phase: int = 0  # every attempt at earlier phases comes before those at this one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

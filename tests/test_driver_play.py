@@ -16,6 +16,7 @@ from saocli.driver.clock import PlayClock
 from saocli.driver.plan import Plan
 from saocli.errors import ConfigError, RunError
 from saocli.tasks.graders.grade import Grade
+from saocli.types import Problem
 
 AB = [problem("a"), problem("b")]
 PACINGS = [Pacing.BATCH, Pacing.SLOTS]
@@ -169,6 +170,20 @@ def test_delays_are_log_normal_and_fixed_by_the_seed() -> None:
     # The mean of a log-normal is m·exp(σ²/2).
     assert statistics.fmean(delays) == pytest.approx(2.0 * 2.71828**0.5, rel=0.05)
     assert feedback_delay(2.0, 0.0, seed=0, problem="p", number=1) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [(Order.ROUND_ROBIN, "a1 b1 a2 b2 c1 d1 c2 d2"), (Order.BY_PROBLEM, "a1 a2 b1 b2 c1 c2 d1 d2")],
+)
+def test_a_later_phase_waits_for_every_attempt_at_the_one_before(order: Order, expected: str) -> None:
+    problems = [
+        Problem(id=name, messages=(), answer="", grader="exact", phase=phase)
+        for name, phase in (("c", 1), ("a", 0), ("d", 1), ("b", 0))
+    ]
+    plan = Plan(problems, attempts=2, order=order)
+    played = [plan.next() for _ in range(len(plan))]
+    assert " ".join(f"{problem.id}{number}" for problem, number in played) == expected
 
 
 def test_further_attempts_go_first_and_have_numbers_of_their_own() -> None:

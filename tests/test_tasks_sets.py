@@ -112,6 +112,7 @@ def test_letters_may_change_what_scores_in_the_middle() -> None:
     assert [p.id for p in after] == [p.id for p in before]
     assert after[:4] == before[:4]
     assert {p.answer for p in after[4:]} == {LETTERS["digits"]}
+    assert [p.phase for p in after] == [0] * 4 + [1] * 4
     assert [p.source["family"] for p in after[3:6]] == ["lower", "letters→digits", "lower→digits"]
     assert {p.answer for p in eval_problems(drifting, seed=3, count=4)} == {LETTERS["digits"]}
     fails(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from saocli.config.tasks import Order
 from saocli.errors import RunError
@@ -11,16 +11,26 @@ from saocli.types import Problem
 
 
 class Plan:
-    """Every problem `attempts` times; further attempts that became necessary go first."""
+    """Every problem `attempts` times, phase after phase; further attempts that became necessary go first."""
 
-    def __init__(self, problems: Sequence[Problem], *, attempts: int, order: Order) -> None:
+    def __init__(
+        self, problems: Sequence[Problem], *, attempts: int, order: Order, before: Collection[tuple[str, int]] = ()
+    ) -> None:
+        """`before`: problem and number of the attempts that were made already."""
         numbers = range(1, attempts + 1)
-        if order is Order.ROUND_ROBIN:
-            self._left = deque((problem, number) for number in numbers for problem in problems)
-        else:
-            self._left = deque((problem, number) for problem in problems for number in numbers)
+        every: list[tuple[Problem, int]] = []
+        for phase in sorted({problem.phase for problem in problems}):
+            among = [problem for problem in problems if problem.phase == phase]
+            if order is Order.ROUND_ROBIN:
+                every += [(problem, number) for number in numbers for problem in among]
+            else:
+                every += [(problem, number) for problem in among for number in numbers]
+        self._left = deque((problem, number) for problem, number in every if (problem.id, number) not in before)
         self._made = Counter({problem.id: attempts for problem in problems})  # numbers given away, by problem
-        self._extra = self._most = len(self._left)
+        for problem, number in before:
+            self._made[problem] = max(self._made[problem], number)
+        self._most = len(every)
+        self._extra = self._most - sum(number > attempts for _, number in before)
 
     def __len__(self) -> int:
         return len(self._left)

@@ -5,9 +5,9 @@ little rather than nothing: 0.20 for `letters`, 0.10 for `lower` and `upper`, 0.
 `letters`, `lower` and `vowels` are nested, so one policy can solve all three and the easy ones lead to the hard one;
 `lower`, `upper` and `digits` exclude each other, so solving them together takes reading the prompt.
 
-`tasks.options: {then: digits}` changes the task while it is learnt: from the middle of the training problems on, and in
-every held-out problem, characters of the family `then` score, whatever the prompt shows. Prompts look as before, so
-the change is only seen in the scores. Such a problem's family is named `letters→digits`.
+`tasks.options: {then: digits}` changes the task while it is learnt: for the second half of the training problems, which
+is a phase of its own, and for every held-out problem, characters of the family `then` score, whatever the prompt shows.
+Prompts look as before, so the change is only seen in the scores. Such a problem's family is named `letters→digits`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def draw_letters(config: TasksConfig, *, seed: int, stream: Stream, count: int) 
     for index in range(count):
         name = names[index % len(names)]
         shown = "".join(randoms[name].choices(FAMILIES[name], k=SHOWN))
-        rewarded, family = (name, name) if then is None or index < change else (then, f"{name}→{then}")
+        changed = then is not None and index >= change
+        rewarded, family = (then, f"{name}→{then}") if then is not None and changed else (name, name)
         problems.append(
             Problem(
                 id=problem_id(stream, name, index),
@@ -47,6 +48,7 @@ def draw_letters(config: TasksConfig, *, seed: int, stream: Stream, count: int) 
                 answer=FAMILIES[rewarded],
                 grader="letters",
                 source={"family": family},
+                phase=int(changed),
             )
         )
     return problems
