@@ -1,4 +1,4 @@
-"""The product's own command line, its trainer under torchrun on this device, the embedded engine on the CPU."""
+"""The product's own command line, its trainer on this device, the embedded engine on the CPU."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from saocli.process import tail
 
 SAO = (sys.executable, "-m", "saocli.cli.app", "serve")
 QUICK = ("trainer.critic_warmup_steps=2", "engine.threads=2", "trainer.threads=2", "gateway.port=0")
+SGLANG = os.environ.get("SAO_SGLANG_PYTHON", "")  # an interpreter with SGLang for GPUs, if there is one
 GAP, GAP_MAX = "train_rollout_logprob_abs_diff", "train_rollout_logprob_abs_diff_max"
 
 
@@ -32,13 +33,18 @@ class Case:
 
 def cases(device: str) -> list[Case]:
     on = f"trainer={device}"
-    return [
+    found = [
         Case(name=f"{device} fp32", arguments=("conf=letters", on, "trainer.dtype=fp32"), steps=40, limit=1e-4),
         # The engine takes the bf16 weights into fp32, so bf16 activations alone are left.
         Case(name=f"{device} bf16", arguments=("conf=letters", on, "trainer.dtype=bf16"), steps=12, limit=0.05),
         # What a newcomer types, also on a machine that has a GPU.
         Case(name="as it is, on the cpu", arguments=("conf=letters",), steps=6, limit=1e-4),
     ]
+    if device == "gpu" and SGLANG:
+        with_sglang = ("conf=letters", on, "engine=sglang", f"engine.python={SGLANG}", "engine.slots=8")
+        in_turns = (*with_sglang, "engine.colocate=true", "machine.gpus=1")
+        found.append(Case(name="in turns with SGLang on one GPU", arguments=in_turns, steps=8, limit=0.1))
+    return found
 
 
 def check(findings: Findings, work: Path, case: Case, *, timeout_s: float) -> None:

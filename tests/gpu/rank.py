@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,7 @@ def join(device: str) -> torch.device:
         # transformers loads models under a device context, whose list of functions must name the unpatched ones.
         _device_constructors()
         cpu.patch()
-    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    os.environ["MASTER_PORT"] = str(_free_port())
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 
     from saocli.trainer.megatron.build import join_ranks
 
@@ -58,9 +56,3 @@ def largest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> flo
     """Largest absolute difference of two sets of tensors."""
     assert one.keys() == other.keys(), one.keys() ^ other.keys()
     return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import torch
 from megatron.core import parallel_state, tensor_parallel
+from torch.distributed import FileStore, HashStore, Store
 
 from saocli.arms.registry import build_arm
 from saocli.arms.untrained import refusal
 from saocli.config.arm import ArmConfig
 from saocli.config.trainer import Device, DType, FreezeAttention, TrainerConfig
 from saocli.errors import TrainerError
+from saocli.trainer.launcher import MEETING
 from saocli.trainer.megatron.actor import Actor
 from saocli.trainer.megatron.bridge import make_bridge, read_config
 from saocli.trainer.megatron.critic import Critic
@@ -28,11 +30,15 @@ PATIENCE = datetime.timedelta(days=365)
 
 
 def join_ranks(config: TrainerConfig, *, seed: int) -> torch.device:
-    """Join torchrun's process group and set up Megatron's; returns this rank's device."""
+    """Meet the other ranks that the launcher started and set up Megatron's groups; returns this rank's device."""
     gpu = config.device is Device.GPU
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if gpu:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    torch.distributed.init_process_group("nccl" if gpu else "gloo", timeout=PATIENCE)
+    store: Store = FileStore(os.environ[MEETING], ranks) if ranks > 1 else HashStore()
+    torch.distributed.init_process_group(
+        "nccl" if gpu else "gloo", store=store, rank=rank, world_size=ranks, timeout=PATIENCE
+    )
     set_up_ranks(config, seed=seed)
     return torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
 
