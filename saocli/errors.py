@@ -5,6 +5,8 @@ SaoError
 ├── RunError             the run failed                                      exit 1
 │   ├── ProcessDied      engine or trainer died or never became ready
 │   ├── EngineError      the engine refused or could not serve a request
+│   │   ├── EngineRestarting   its process died and is being started again
+│   │   └── EngineLost         what it holds is not known any more
 │   ├── TrainerError     the trainer refused or could not do a step
 │   └── StoreError       the run directory or its database could not be used
 ├── Unreachable          no service answers                                  exit 3
@@ -51,6 +53,14 @@ class EngineError(RunError):
 
 class ContextLengthExceeded(EngineError):
     """Prompt plus requested tokens do not fit the engine's context."""
+
+
+class EngineRestarting(EngineError):
+    """The engine's process died and is being started again: the same request can be sent again in a moment."""
+
+
+class EngineLost(EngineError):
+    """What weights the engine holds is not known any more: it must be started again."""
 
 
 class TrainerError(RunError):

@@ -114,6 +114,34 @@ async def test_a_closed_iterator_tells_the_engine() -> None:
     assert request.rid.encode() in requests[1]
 
 
+async def test_300_slow_generations_at_once_are_each_asked_for_once_and_answered() -> None:
+    requests = 0
+    all_there = asyncio.Event()
+    body = json.dumps(payload([1, 2], finish_reason=DONE)).encode()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        await reader.readuntil(b"\r\n\r\n")
+        requests += 1
+        if requests == 300:
+            all_there.set()
+        await all_there.wait()  # none is answered before all are open
+        await asyncio.sleep(2.5)  # longer than an idle connection is kept
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=512)
+    engine = HttpEngine(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    async with asyncio.timeout(30):
+        chunks = await asyncio.gather(*(final(engine, ask((1,))) for _ in range(300)))
+    await asyncio.sleep(0.1)
+    assert requests == 300
+    assert {chunk.output_ids for chunk in chunks} == {(1, 2)}
+    await engine.close()
+    server.close()
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(2):
         while not condition():

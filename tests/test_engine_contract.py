@@ -1,7 +1,7 @@
 """What every engine must do, whichever it is: written against the `Engine` protocol and transformers' own forward.
 
-An engine takes part by a factory in `ENGINES`: (folder, log, slots) -> Engine that serves `folder` as "v0" with
-2048 tokens of context. The real SGLang does where its environment is (`tests/sglang/build_env.sh`).
+An engine takes part by a factory in `ENGINES`: (folder, log, slots) -> Engine that serves `folder` as "v0", or the
+version given, with 2048 tokens of context. The real SGLang does where its environment is (`tests/sglang/build_env.sh`).
 """
 
 from __future__ import annotations
@@ -9,32 +9,42 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 import pytest_asyncio
 import torch
 from enginekit import BC, EOS, ask, final, llama, plain_logprobs, save, scripted
+from runkit import descendants, wait_gone
 from safetensors.torch import load_file, save_file
 from sglangkit import NEEDS_SGLANG, sglang
 
 from saocli.config.engine import EngineConfig
 from saocli.engine.base import Engine, GenerateChunk, GenerateRequest
+from saocli.engine.client import HttpEngine
 from saocli.engine.embedded.launch import start_embedded
-from saocli.errors import ContextLengthExceeded, EngineError
+from saocli.engine.supervised import SupervisedEngine
+from saocli.errors import ContextLengthExceeded, EngineError, EngineRestarting
 from saocli.types import FinishReason, Span
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-Factory = Callable[[Path, Path, int], Awaitable[Engine]]
+
+class Factory(Protocol):
+    async def __call__(self, folder: Path, log: Path, slots: int, *, version: str = "v0") -> HttpEngine: ...
+
+
 PROMPT = tuple(b"What is 2 + 2?")
 
 
-async def embedded(folder: Path, log: Path, slots: int) -> Engine:
+async def embedded(folder: Path, log: Path, slots: int, *, version: str = "v0") -> HttpEngine:
     config = EngineConfig(threads=1, slots=slots)
-    return await start_embedded(config, model_folder=folder, version="v0", context_length=2048, seed=0, log=log)
+    return await start_embedded(config, model_folder=folder, version=version, context_length=2048, seed=0, log=log)
 
 
 ENGINES: dict[str, Factory] = {"embedded": embedded, "sglang": sglang}
@@ -298,3 +308,57 @@ async def test_a_load_that_fails_leaves_the_old_weights_serving(
     chunk = await final(engine, ask(PROMPT, max_new_tokens=40))
     assert chunk.spans == (Span(version="v0", start=0, end=40),)
     assert gap(chunk, plain_logprobs(folders[0], PROMPT, chunk.output_ids, 1.0)) < 1e-5
+
+
+async def test_a_killed_engine_comes_back_with_the_weights_that_served(
+    factory: Factory, folders: list[Path], tmp_path: Path
+) -> None:
+    async def start(folder: Path, version: str) -> HttpEngine:
+        return await factory(folder, tmp_path / "engine.log", 8, version=version)
+
+    async def back(restarts: int) -> None:
+        while not (engine.restarts == restarts and engine.up):
+            await asyncio.sleep(0.05)
+
+    engine = await SupervisedEngine.begin(start, folder=folders[0], version="v0", restarts=2, tell=lambda _: None)
+    try:
+        await engine.load(folders[1], "v1")
+        greedy = ask(PROMPT, temperature=0.0, max_new_tokens=60)
+        before = await final(engine, greedy)
+        latest: dict[int, GenerateChunk] = {}
+
+        async def follow(index: int) -> None:
+            async for chunk in engine.generate(ask((index, *PROMPT), max_new_tokens=2000, stream=True)):
+                latest[index] = chunk
+
+        running = [asyncio.create_task(follow(index)) for index in range(8)]
+        while len(latest) < 8:
+            await asyncio.sleep(0.01)
+        assert engine.pid is not None
+        processes = {engine.pid, *descendants(engine.pid)}
+        os.kill(engine.pid, signal.SIGKILL)
+        killed = time.monotonic()
+        ended = await asyncio.gather(*running, return_exceptions=True)
+        assert {type(error) for error in ended} == {EngineRestarting}
+        assert time.monotonic() - killed < 3
+        with pytest.raises(EngineRestarting):
+            await final(engine, greedy)
+        await back(1)
+        assert wait_gone(processes) == set()
+        assert await engine.version() == "v1"
+        after = await final(engine, greedy)
+        assert (after.output_ids, after.spans) == (before.output_ids, before.spans)
+        assert after.logprobs == before.logprobs  # to the bit
+
+        # Stopped, it dies in the middle of a publication for sure.
+        os.kill(engine.pid, signal.SIGSTOP)
+        loading = asyncio.create_task(engine.load(folders[2], "v2"))
+        await asyncio.sleep(0.2)
+        os.kill(engine.pid, signal.SIGKILL)
+        await loading
+        assert (engine.restarts, await engine.version()) == (2, "v2")
+        chunk = await final(engine, greedy)
+        assert chunk.spans == (Span(version="v2", start=0, end=60),)
+        assert gap(chunk, plain_logprobs(folders[2], PROMPT, chunk.output_ids, 1.0)) < 1e-5
+    finally:
+        await engine.close()

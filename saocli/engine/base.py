@@ -17,6 +17,7 @@ class GenerateRequest:
     rid: str  # unique; also the handle for `abort`
     prompt_ids: tuple[int, ...]
     sampling: Sampling
+    session: str | None = None  # calls that go on from one another; a router may keep them together
     stream: bool = False  # False: one final chunk is yielded; True: growing ones, the last of them final
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,6 +23,7 @@ from saocli.process import Child, tail
 _LIMITS = httpx.Limits(max_connections=1024, max_keepalive_connections=64, keepalive_expiry=2.0)
 _TIMEOUT = httpx.Timeout(None, connect=10.0)
 _EXIT_GRACE_S = 1.0
+_AWAY_S = 3.0
 
 
 class HttpEngine:
@@ -52,6 +55,14 @@ class HttpEngine:
             trust_env=False,  # a proxy setting must not catch loopback requests
         )
         self._aborts: set[asyncio.Task[None]] = set()
+        self._missed_at = -math.inf  # when a server that is not ours did not answer
+
+    @property
+    def up(self) -> bool:
+        """Whether its process lives; one that is not ours is given a few seconds after it did not answer."""
+        if self.child is not None:
+            return self.child.returncode is None
+        return time.monotonic() - self._missed_at > _AWAY_S
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[GenerateChunk]:
         """Sample a response: growing chunks for `request.stream`, else the final one alone.
@@ -96,18 +107,30 @@ class HttpEngine:
         """
         await self._publisher.publish(self, folder, version)
 
+    async def sleep(self) -> None:
+        """Give its GPU memory back; whatever is asked waits for the next `load`. Raises EngineError."""
+        await self._publisher.sleep(self)
+
     async def version(self) -> str:
         """The weight version that serves now."""
-        version = (await self._call("GET", "/model_info", doing="asking its version")).get("weight_version")
+        version = (await self.info()).get("weight_version")
         if not isinstance(version, str):
             raise EngineError("the engine's /model_info names no weight_version")
         return version
 
-    async def close(self) -> None:
-        """Drop all connections and end the engine's process if it is ours. Safe to call twice."""
+    async def info(self) -> dict[str, Any]:
+        """What the engine says of its model: `model_path`, `weight_version`. Raises EngineError."""
+        return await self._call("GET", "/model_info", doing="asking for its version")
+
+    async def disconnect(self) -> None:
+        """Drop all connections; the engine's process stays as it is."""
         for task in self._aborts:
             task.cancel()
         await self._http.aclose()
+
+    async def close(self) -> None:
+        """Drop all connections and end the engine's process if it is ours. Safe to call twice."""
+        await self.disconnect()
         if self.child is not None:
             await self.child.stop()
 
@@ -121,8 +144,8 @@ class HttpEngine:
         except httpx.TransportError as error:
             await self._down(doing, error)
         answer = _decode(response.content)
-        if response.status_code == 200 and isinstance(answer, dict):
-            return answer
+        if response.status_code == 200 and (answer is None or isinstance(answer, dict)):
+            return answer or {}
         if isinstance(answer, dict) and answer.get("success") is False:
             return answer
         raise refusal(response.status_code, answer)
@@ -147,11 +170,15 @@ class HttpEngine:
                 log = f"; the end of {self.child.log}:\n{tail(self.child.log)}"
             else:
                 raise self.child.died(doing) from error
+        else:
+            self._missed_at = time.monotonic()
         cause = str(error) or type(error).__name__
         raise EngineError(f"the engine at {self.url} did not answer while {doing}: {cause}{log}") from error
 
     def _abort_soon(self, rid: str) -> None:
         """Tell the engine to stop `rid` without making the closing caller wait."""
+        if self._http.is_closed:
+            return
 
         async def abort() -> None:
             try:

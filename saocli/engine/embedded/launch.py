@@ -29,11 +29,13 @@ async def start_embedded(
     seed: int,
     log: Path,
     on_progress: Callable[[str], None] | None = None,
+    name: str = "embedded engine",
 ) -> HttpEngine:
     """Serve the HF folder `model_folder` as `version` from a process of its own; returns once it answers.
 
     `seed` fixes what requests without a seed draw, given their order; a restarted engine should be given another.
-    `on_progress` is told each phase as it begins. The process writes to `log` and ends with this one.
+    `on_progress` is told each phase as it begins. The process writes to `log` and ends with this one; messages call it
+    `name`.
 
     Raises:
         ConfigError: the device is not the CPU.
@@ -50,7 +52,7 @@ async def start_embedded(
         package = str(Path(saocli.__file__).parents[1])
         extra["PYTHONPATH"] = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     argv = [interpreter(config.python), "-m", "saocli.engine.embedded.server"]
-    for name, value in {
+    for option, value in {
         "model": model_folder.resolve(),
         "version": version,
         "context-length": context_length,
@@ -60,15 +62,15 @@ async def start_embedded(
         "seed": seed,
         "status": status,
     }.items():
-        argv.append(f"--{name}={value}")
-    child = Child.start("embedded engine", argv, env=compute_env(config.threads, extra), log=log)
+        argv.append(f"--{option}={value}")
+    child = Child.start(name, argv, env=compute_env(config.threads, extra), log=log)
     try:
         async with asyncio.timeout(config.start_timeout_s):
             port = await _ready_port(child, status, on_progress or (lambda phase: None))
     except TimeoutError:
         await child.stop()
         raise ProcessDied(
-            f"the embedded engine was not ready after {config.start_timeout_s:g} s\n{tail(log)}",
+            f"the {name} was not ready after {config.start_timeout_s:g} s\n{tail(log)}",
             fix=f"raise engine.start_timeout_s, or see its log: {log}",
         ) from None
     except (ProcessDied, asyncio.CancelledError):
