@@ -6,6 +6,7 @@ imported on use, as the publisher lives in a process without it.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -59,10 +60,20 @@ class Broadcaster:
         from torch.distributed import TCPStore
 
         self._timeout = timedelta(seconds=timeout_s)
-        self._store = TCPStore(host, 0, None, True, self._timeout, wait_for_workers=False)
         self._group: Any = None
         self.host = host
-        self.port: int = self._store.port
+        # Left to itself the store listens on every address of this machine.
+        listener = socket.create_server((host, 0))
+        self.port: int = listener.getsockname()[1]
+        self._store = TCPStore(
+            host,
+            self.port,
+            None,
+            True,
+            self._timeout,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
 
     def join(self, *, world_size: int, group: str, backend: str) -> None:
         """Form the group with `world_size` − 1 receivers, who must join `group` at this host and port meanwhile.
@@ -86,11 +97,15 @@ class Broadcaster:
 
     def send(self, tensors: Iterable[Tensor]) -> None:
         """Broadcast each, in order; returns once all have been sent."""
+        from torch import cuda
         from torch.distributed import broadcast
 
-        works = [broadcast(tensor.contiguous(), 0, group=self._group, async_op=True) for tensor in tensors]
+        sent = [tensor.contiguous() for tensor in tensors]
+        works = [broadcast(tensor, 0, group=self._group, async_op=True) for tensor in sent]
         for work in works:
             work.wait()
+        if any(tensor.is_cuda for tensor in sent):
+            cuda.synchronize()  # NCCL's `wait` only holds up the stream
 
     def leave(self) -> None:
         """End the group. Safe to call twice."""

@@ -80,6 +80,9 @@ class ProcessSender:
         """Let these be its weights."""
         await self._do("read", folder=str(folder))
 
+    def joined(self) -> bool:
+        return self._process.returncode is None
+
     async def listen(self) -> tuple[str, int]:
         host, port = await self._do("listen")
         return host, port

@@ -21,6 +21,7 @@ from saocli.engine.sglang.distributed import FromGroup
 from saocli.engine.sglang.folder import check_fits, derived_names, stored_tensors
 from saocli.engine.sglang.proof import check, folder_prints
 from saocli.engine.sglang.publisher import FromFolder, PausedPublisher
+from saocli.engine.sglang.tensor import FromMemory
 from saocli.errors import EngineError
 
 
@@ -184,12 +185,17 @@ class Sender:
 
     tensors: list[tuple[str, torch.Tensor]]
     done: list[object] = field(default_factory=list)
+    replaced: bool = False
+
+    def joined(self) -> bool:
+        return not self.replaced
 
     async def listen(self) -> tuple[str, int]:
         return "127.0.0.1", 29500
 
     async def join(self, *, world_size: int, group: str, backend: str) -> None:
         self.done.append((world_size, backend))
+        self.replaced = False
 
     async def specs(self) -> Sequence[TensorSpec]:
         return specs_of(self.tensors)
@@ -211,6 +217,9 @@ async def test_the_group_is_joined_once_and_the_version_comes_with_the_last_buck
     update = "/update_weights_from_distributed"
     once = ["/begin_weight_update", update, update, "/end_weight_update"]
     assert server.paths() == ["/init_weights_update_group", *once, *once]
+    (group,) = [body for path, body in server.calls if path == "/init_weights_update_group"]
+    where = {"master_address": "127.0.0.1", "master_port": 29500, "rank_offset": 1, "world_size": 3, "backend": "nccl"}
+    assert group == where | {"group_name": group["group_name"]}
     bodies = [body for path, body in server.calls if path == update]
     assert bodies[0]["names"] == ["a", "b"]
     assert bodies[0]["dtypes"] == ["float32", "float32"]
@@ -228,3 +237,48 @@ async def test_a_failed_transfer_leaves_neither_group_nor_update_behind(folders:
     server.refuses.clear()
     await way.bring(server, folders[1], "v2", flush_cache=True)
     assert server.paths().count("/init_weights_update_group") == 2
+
+
+async def test_another_engine_or_another_sender_makes_another_group(folders: list[Path]) -> None:
+    sender = Sender([("a", torch.zeros(100))])
+    way = FromGroup(EngineConfig(), sender)
+    first, second = Server(folders[0]), Server(folders[0])
+    join, destroy = "/init_weights_update_group", "/destroy_weights_update_group"
+    await way.bring(first, folders[1], "v1", flush_cache=True)
+    await way.bring(second, folders[1], "v2", flush_cache=True)
+    assert (first.paths().count(join), second.paths().count(join)) == (1, 1)
+    sender.replaced = True
+    await way.bring(second, folders[1], "v3", flush_cache=True)
+    groups = [body["group_name"] for path, body in second.calls if path == join]
+    assert len(set(groups)) == 2
+    assert [body["group_name"] for path, body in second.calls if path == destroy][-1] == groups[0]
+    await way.bring(second, folders[1], "v4", flush_cache=True)
+    assert second.paths().count(join) == 2
+
+
+@dataclass
+class Sharer(Sender):
+    """A sharer that remembers too."""
+
+    async def share(self, first: int, last: int) -> str:
+        self.done.append((first, last))
+        return f"{first}-{last}"
+
+
+async def test_shared_buckets_are_read_one_by_one_and_let_go_of(folders: list[Path]) -> None:
+    sharer = Sharer([(name, torch.zeros(100)) for name in "abc"])
+    way = FromMemory(sharer, bucket_bytes=800)
+    server = Server(folders[0])
+    await way.bring(server, folders[1], "v1", flush_cache=True)
+    update = "/update_weights_from_tensor"
+    assert server.paths() == ["/begin_weight_update", update, update, "/end_weight_update"]
+    assert [body for path, body in server.calls if path == update] == [
+        {"serialized_named_tensors": ["0-2"], "flush_cache": False, "weight_version": None},
+        {"serialized_named_tensors": ["2-3"], "flush_cache": True, "weight_version": "v1"},
+    ]
+    assert sharer.done == [(0, 2), (2, 3), "left"]
+    server.refuses.add("v2")
+    with pytest.raises(EngineError, match="no room"):
+        await way.bring(server, folders[1], "v2", flush_cache=True)
+    assert server.paths()[-1] == "/end_weight_update"
+    assert sharer.done[-1] == "left"

@@ -18,7 +18,8 @@ exec 9>"$target.lock"
 flock 9
 
 recipe=$({ cat "${BASH_SOURCE[0]}"; "$python" --version; } | sha256sum | cut -d' ' -f1)
-if [[ -f $stamp && $(<"$stamp") == "$recipe" ]]; then
+here() { "$target/bin/python" -c 'from importlib.metadata import version; version("sglang"), version("torch")'; }
+if [[ -f $stamp && $(<"$stamp") == "$recipe" ]] && here 2>/dev/null; then
   echo "the SGLang environment is up to date"
   exit 0
 fi

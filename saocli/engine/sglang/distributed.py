@@ -16,16 +16,19 @@ from saocli.broadcast import TensorSpec, buckets
 from saocli.config.engine import EngineConfig
 from saocli.config.trainer import Device
 from saocli.engine.publish import Control
+from saocli.engine.sglang.session import BUCKET_BYTES, agreed, close_update, open_update
 from saocli.errors import EngineError, RunError
-
-BUCKET_BYTES = 512 * 2**20
 
 
 class Sender(Protocol):
     """The trainer's side, `broadcast.Broadcaster` over whatever lies between. Every method may raise RunError."""
 
+    def joined(self) -> bool:
+        """Whether the group of the last `join` is still there: its process may have been replaced since."""
+        ...
+
     async def listen(self) -> tuple[str, int]:
-        """Make ready for a new group; returns the address and port where receivers meet."""
+        """Make ready for a new group, leaving an old one; returns the address and port where receivers meet."""
         ...
 
     async def join(self, *, world_size: int, group: str, backend: str) -> None:
@@ -46,7 +49,13 @@ class Sender(Protocol):
 
 
 class FromGroup:
-    """`publisher.Way`: the weights that the sender has now, which are those of the folder."""
+    """`publisher.Way`: the weights that the sender has now, which are those of the folder.
+
+    The group is formed at the first publication and kept. It is formed anew after a failure, for another engine (one
+    that was started again is another), and for another process behind the sender. What the sender takes longest must
+    be well below `engine.publish_timeout_s`, so that there is time to undo. A sender that dies while SGLang waits for
+    it to join leaves SGLang waiting: that publication runs into its timeout, and the engine must be started again.
+    """
 
     def __init__(self, config: EngineConfig, sender: Sender, *, bucket_bytes: int = BUCKET_BYTES) -> None:
         self._sender = sender
@@ -54,10 +63,11 @@ class FromGroup:
         self._world_size = 1 + config.tp
         self._backend = "gloo" if config.device is Device.CPU else "nccl"
         self._group: str | None = None  # None until joined
+        self._receiver: Control | None = None  # who is in the group
 
     async def bring(self, engine: Control, folder: Path, version: str, *, flush_cache: bool) -> None:
         try:
-            group = self._group or await self._join(engine)
+            group = await self._joined(engine)
             await self._send_all(engine, group, version, flush_cache)
         except RunError as error:
             await self._leave(engine)
@@ -65,8 +75,17 @@ class FromGroup:
                 raise
             raise EngineError(f"{version} could not be sent to the engine: {error.message}", fix=error.fix) from error
 
+    async def _joined(self, engine: Control) -> str:
+        """The group that engine and sender are both in."""
+        if self._group is not None:
+            if engine is self._receiver and self._sender.joined():
+                return self._group
+            await self._leave(engine)
+        return await self._join(engine)
+
     async def _join(self, engine: Control) -> str:
         self._group = group = f"weights-{secrets.token_hex(4)}"
+        self._receiver = engine
         host, port = await self._sender.listen()
         body = {
             "master_address": host,
@@ -77,14 +96,14 @@ class FromGroup:
             "backend": self._backend,
         }
         await _both(
-            _agreed(engine, "/init_weights_update_group", body, doing="joining the process group"),
+            agreed(engine, "/init_weights_update_group", body, doing="joining the process group"),
             self._sender.join(world_size=self._world_size, group=group, backend=self._backend),
         )
         return group
 
     async def _send_all(self, engine: Control, group: str, version: str, flush_cache: bool) -> None:
         specs = await self._sender.specs()
-        await _agreed(engine, "/begin_weight_update", {"selector": "all"}, doing="opening the update")
+        await open_update(engine)
         for first, last in buckets(specs, self._bucket_bytes):
             final = last == len(specs)
             body = {
@@ -97,25 +116,19 @@ class FromGroup:
                 "weight_version": version if final else None,
             }
             await _both(
-                _agreed(engine, "/update_weights_from_distributed", body, doing=f"receiving {version}"),
+                agreed(engine, "/update_weights_from_distributed", body, doing=f"receiving {version}"),
                 self._sender.send(first, last),
             )
-        await _agreed(engine, "/end_weight_update", {}, doing="closing the update")
+        await close_update(engine)
 
     async def _leave(self, engine: Control) -> None:
         """Leave no half of a group or of an update behind; the next publication makes new ones."""
-        group, self._group = self._group, None
+        group, self._group, self._receiver = self._group, None, None
         with contextlib.suppress(RunError):
             await self._sender.leave()
         for path, body in (("/end_weight_update", {}), ("/destroy_weights_update_group", {"group_name": group})):
             with contextlib.suppress(EngineError):
                 await engine.command(path, body, doing="ending a failed update")
-
-
-async def _agreed(engine: Control, path: str, body: dict[str, object], *, doing: str) -> None:
-    answer = await engine.command(path, body, doing=doing)
-    if answer.get("success") is not True:
-        raise EngineError(f"the engine failed while {doing}: {answer.get('message')}")
 
 
 async def _both(*halves: Coroutine[Any, Any, None]) -> None:
