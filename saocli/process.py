@@ -126,5 +126,5 @@ class Child:
 
 
 def interpreter(configured: str | None) -> str:
-    """The Python of a child: the configured one, or ours."""
-    return configured or sys.executable
+    """The Python of a child: the configured one, whose `~` is expanded, or ours."""
+    return str(Path(configured).expanduser()) if configured else sys.executable

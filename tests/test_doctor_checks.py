@@ -204,6 +204,13 @@ def test_another_interpreter_is_asked_for_its_own_stack(tmp_path: Path) -> None:
     assert found["torch"].mark is Mark.OK
 
 
+def test_servers_that_run_already_need_nothing_here(tmp_path: Path) -> None:
+    absent = str(tmp_path / "absent")
+    attached = dataclasses.replace(run().engine, kind=EngineKind.SGLANG, python=absent, urls=["http://a:1"])
+    config = dataclasses.replace(run(), engine=attached)
+    assert not missing(stack_findings(config, Interpreters(KNOWN)))
+
+
 @pytest.mark.parametrize("body", ["exit 3", "echo nonsense", None])
 def test_an_interpreter_that_does_not_start(body: str | None, tmp_path: Path) -> None:
     python = put_python(tmp_path / "python", body) if body else tmp_path / "absent"

@@ -117,16 +117,37 @@ def test_memory_follows_tokens_and_shares() -> None:
     assert part(split, "activations") < part(whole, "activations")
 
 
-def test_gpus_apart_and_shared() -> None:
+def test_gpus_apart() -> None:
     plan = estimate(run("imo_smoke", gpus=2), QWEN)
     trainer, engine = (one for one in plan.footprints if one.device is Device.GPU)
-    assert plan.gpus == 2
-    assert plan.gpu_bytes(2) == (trainer.bytes, engine.bytes)
-    assert plan.gpu_bytes(1) == (trainer.bytes + engine.bytes,)
+    assert plan.gpu_bytes == (trainer.bytes, engine.bytes)
     # bf16 with masters: 18 bytes a parameter of actor and critic.
     fixed = sum(part(trainer, what) for what in ("weights", "gradients", "optimizer"))
     assert fixed == (QWEN.parameters + QWEN.critic_parameters) * 18
     assert plan.ram_bytes == sum(one.bytes for one in plan.footprints if one.device is Device.CPU)
+
+
+def test_a_shared_gpu_holds_the_larger_phase_not_the_sum() -> None:
+    for slots in (32, 200):
+        config = run("imo_smoke_1gpu", f"engine.slots={slots}", gpus=1)
+        plan = estimate(config, QWEN)
+        trainer, engine = (one for one in plan.footprints if one.device is Device.GPU)
+        passing = sum(part(trainer, what) for what in ("activations", "logits", "passing gradient", "saving"))
+        serving = trainer.bytes - passing + engine.bytes
+        training = trainer.bytes + part(engine, "runtime")
+        assert plan.gpu_bytes == (max(serving, training),)
+        # Few slots: the step is what decides. Many: the KV cache is.
+        assert (training > serving) is (slots == 32)
+        assert trainer.bytes < plan.gpu_bytes[0] < trainer.bytes + engine.bytes
+
+
+def test_replicas_have_gpus_of_their_own_and_attached_servers_take_none() -> None:
+    three = estimate(run("imo_smoke", "engine.replicas=2", "machine.gpus=3", gpus=3), QWEN)
+    trainer, engine = (one for one in three.footprints if one.device is Device.GPU)
+    assert three.gpu_bytes == (trainer.bytes, engine.bytes, engine.bytes)
+    config = run("imo_smoke", gpus=2)
+    attached = dataclasses.replace(config, engine=dataclasses.replace(config.engine, urls=["http://127.0.0.1:1"]))
+    assert estimate(attached, QWEN).gpu_bytes == (trainer.bytes,)
 
 
 def test_writing_a_state_can_take_more_than_a_pass() -> None:

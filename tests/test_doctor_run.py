@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from storekit import exchange
 
-import saocli.trainer.megatron.atomic
 from saocli.doctor.finding import Finding, Mark
-from saocli.doctor.run import MARKER, examine_run, exported_digest
+from saocli.doctor.run import examine_run, exported_digest
 from saocli.models.tiny import build_tiny
 from saocli.store.database import Database
 from saocli.store.records import Records
 from saocli.store.releases import Releases
 from saocli.store.run import RunDirectory
+from saocli.stored import MARKER
 from saocli.types import Operation, Release
 
 
@@ -77,10 +77,6 @@ def test_a_whole_run(run: RunDirectory) -> None:
     assert {one.mark for one in found.values()} == {Mark.OK}
     assert found["chain"].found == "3 releases without a gap, head s@2"
     assert found["trainer states"].found == "1 complete: s@2"
-
-
-def test_the_marker_is_the_trainer_s() -> None:
-    assert MARKER == saocli.trainer.megatron.atomic.MARKER
 
 
 def test_a_corrupted_page(run: RunDirectory) -> None:

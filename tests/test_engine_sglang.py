@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +153,38 @@ async def test_paused_by_abort_a_request_ends_and_says_so(engine: HttpEngine, fo
     assert 20 <= len(chunk.output_ids) < 1900
     assert {span.version for span in chunk.spans} == {"v1"}
     assert await gap(engine, folders[0]) < 1e-5
+
+
+class KeepsItsMemory:
+    """The real server but for the two routes that end it on a CPU; remembers what was asked."""
+
+    def __init__(self, engine: HttpEngine) -> None:
+        self.engine = engine
+        self.paths: list[str] = []
+
+    async def command(self, path: str, body: Mapping[str, Any], *, doing: str) -> dict[str, Any]:
+        self.paths.append(path)
+        return {} if path.endswith("_memory_occupation") else await self.engine.command(path, body, doing=doing)
+
+
+async def test_a_request_waits_while_the_engine_sleeps_and_goes_on_with_the_weights_that_wake_it(
+    engine: HttpEngine, folders: list[Path]
+) -> None:
+    publisher = PausedPublisher(config(), FromFolder(), folder=folders[0], version="v0")
+    control = KeepsItsMemory(engine)
+    running, _ = await started(engine, 400)
+    await publisher.sleep(control)
+    late = asyncio.create_task(final(engine, ask(PROMPT, max_new_tokens=5)))
+    done, _ = await asyncio.wait({running, late}, timeout=2.0)
+    assert not done
+    await publisher.publish(control, folders[1], "v1")
+    assert [span.version for span in (await running).spans] == ["v0", "v1"]
+    assert [span.version for span in (await late).spans] == ["v1"]
+    assert len((await running).output_ids) == 400
+    assert await gap(engine, folders[1]) < 1e-5
+    load = ["/update_weights_from_disk", "/weights_checker", "/continue_generation"]
+    asleep = ["/weights_checker", "/pause_generation", "/release_memory_occupation"]
+    assert control.paths == [*asleep, "/pause_generation", "/resume_memory_occupation", *load]
 
 
 async def test_killed_amid_eight_generations_it_says_so_and_comes_back_with_the_right_weights(

@@ -145,7 +145,6 @@ async def test_an_interpreter_without_sglang_is_refused_with_how_to_build_one(
     ("overrides", "named"),
     [
         (["engine.tp=2"], ["engine.device is cpu", "engine.tp is 2"]),
-        (["engine.publish=distributed"], ["engine.publish is distributed"]),
         (["engine.memory_fraction=1"], ["engine.memory_fraction is 1.0"]),
         (["engine.kv_tokens=255"], ["engine.kv_tokens is 255", "context_length is 256"]),
         (["engine.watchdog_s=60"], ["engine.watchdog_s is 60", "engine.publish_timeout_s is 120"]),

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
 from saocli.config.arms import facts
 from saocli.config.engine import EngineConfig, EngineKind
+from saocli.config.placement import launched
 from saocli.config.run import RunConfig
 from saocli.config.shape import Shape
 from saocli.config.trainer import Device, DType, TrainerConfig
@@ -34,6 +36,14 @@ SGLANG_CUDA = 3072 * MIB  # the same, and CUDA graphs
 FIRST_KV = 128  # tokens; the embedded engine's cache doubles from there
 
 
+class When(StrEnum):
+    """When a colocated run holds a part on a GPU; other runs hold every part all the time."""
+
+    ALWAYS = "always"
+    TRAINING = "training"  # while the trainer steps
+    SERVING = "serving"  # while the engine serves
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One thing that takes memory."""
@@ -41,6 +51,7 @@ class Part:
     what: str
     how: str
     bytes: int
+    when: When = When.ALWAYS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +68,10 @@ class Footprint:
         """Of one copy."""
         return sum(part.bytes for part in self.parts)
 
+    def held(self, phase: When) -> int:
+        """Bytes of one copy in one phase of a colocated run."""
+        return sum(part.bytes for part in self.parts if part.when in (When.ALWAYS, phase))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
@@ -64,8 +79,9 @@ class Estimate:
 
     footprints: tuple[Footprint, ...]
     weights_bytes: int  # exported weights of a release
-    state_bytes: int  # trainer state of a checkpoint; 0 for an arm that does not train
+    state_bytes: int  # trainer state of a checkpoint; 0 where none is ever saved
     kept: int  # releases on disk at once, the one in flight included
+    colocated: bool = False  # trainer and engine share GPUs
 
     @property
     def ram_bytes(self) -> int:
@@ -78,22 +94,24 @@ class Estimate:
         return self.kept * (self.weights_bytes + self.state_bytes)
 
     @property
-    def gpus(self) -> int:
-        """GPUs, each process having its own."""
-        return sum(one.copies for one in self.footprints if one.device is Device.GPU)
-
-    def gpu_bytes(self, gpus: int) -> tuple[int, ...]:
-        """What each GPU must hold, most first; with fewer `gpus` than processes want, trainer and engine share each."""
+    def gpu_bytes(self) -> tuple[int, ...]:
+        """What each GPU must hold, most first: a process each, or trainer and engine in turns."""
         on_gpus = [one for one in self.footprints if one.device is Device.GPU]
-        if gpus >= self.gpus:
+        if not self.colocated:
             return tuple(sorted((one.bytes for one in on_gpus for _ in range(one.copies)), reverse=True))
-        return (sum(one.bytes for one in on_gpus),) * max(one.copies for one in on_gpus)
+        return tuple(
+            max(
+                sum(one.held(phase) for one in on_gpus if one.copies > index) for phase in (When.TRAINING, When.SERVING)
+            )
+            for index in range(max(one.copies for one in on_gpus))
+        )
 
 
 def estimate(config: RunConfig, shape: Shape) -> Estimate:
     """What the run takes at its full context length, every slot in use."""
     arm = facts(config.arm.name)
     trains, critic = arm is None or arm.trains, arm is None or arm.critic
+    saves = trains and config.releases.checkpoint_every > 0
     footprints = list(_engine(config.engine, shape, config.context_length))
     learned = shape.parameters + (shape.critic_parameters if critic else 0)
     if trains:
@@ -105,8 +123,9 @@ def estimate(config: RunConfig, shape: Shape) -> Estimate:
             Footprint(process="service", device=Device.CPU, copies=1, parts=(service, _tokenizer(shape))),
         ),
         weights_bytes=shape.parameters * BYTES[config.trainer.dtype],
-        state_bytes=learned * _state_per_parameter(config.trainer.dtype) if trains else 0,
+        state_bytes=learned * _state_per_parameter(config.trainer.dtype) if saves else 0,
         kept=config.releases.keep_last + 1,
+        colocated=config.engine.colocate and trains,
     )
 
 
@@ -128,16 +147,19 @@ def _trainer(config: TrainerConfig, shape: Shape, context: int, *, critic: bool)
             "activations",
             f"{config.micro_batch_size} × {context:,} tokens, {shape.layers} layers",
             int(slack * activation_bytes(shape, tokens=tokens, dtype=config.dtype, tensor_parallel=tp)),
+            When.TRAINING,
         ),
         Part(
             "logits",
             f"{min(config.head_chunk, tokens):,} tokens × {shape.vocab:,}, softmax and gradient",
             min(config.head_chunk, tokens) * shape.vocab // tp * (8 + element * bf16),
+            When.TRAINING,
         ),
         Part(
             "passing gradient",
             "the embedding's, before it is added up",
             shape.embedding // tp * element,
+            When.TRAINING,
         ),
     ]
     # Megatron copies the gate and up weights and their moments while it writes them, one model after the other.
@@ -149,7 +171,8 @@ def _trainer(config: TrainerConfig, shape: Shape, context: int, *, critic: bool)
     ]
     cpu = config.device is Device.CPU
     runtime = [Part("runtime", "Python, torch, Megatron", TRAINER_RUNTIME)]
-    copies = [Part("saving", "copies beyond a pass, while a state is written", saving)] if saving > 0 else []
+    beyond = Part("saving", "copies beyond a pass, while a state is written", saving, When.TRAINING)
+    copies = [beyond] if saving > 0 else []
     device = [*fixed, *one_pass, *copies, *(runtime if cpu else [Part("runtime", "CUDA (allowance)", CUDA_RUNTIME)])]
     yield Footprint(process="trainer", device=config.device, copies=config.ranks, parts=tuple(device))
     if not cpu:
@@ -181,14 +204,20 @@ def kv_bytes(shape: Shape, *, tokens: int, dtype: DType) -> int:
 
 def _engine(config: EngineConfig, shape: Shape, context: int) -> Iterator[Footprint]:
     """Of one process, or one GPU: with tensor parallelism each has its share of weights and cache."""
+    servers = launched(config)
+    if servers == 0:
+        return
     share = shape.parameters * BYTES[config.dtype] // config.tp
-    weights = Part("weights", f"{shape.parameters / 1e6:,.1f}M parameters × {BYTES[config.dtype]} B", share)
+    weights = Part(
+        "weights", f"{shape.parameters / 1e6:,.1f}M parameters × {BYTES[config.dtype]} B", share, When.SERVING
+    )
     places = config.kv_tokens or config.slots * context
     cache = Part(
         "KV cache",
         f"{f'{config.kv_tokens:,} tokens' if config.kv_tokens else f'{config.slots} slots × {context:,} tokens'}, "
         f"{shape.layers} layers × {shape.kv_heads} heads × {shape.head_dim} × 2 × {BYTES[config.dtype]} B",
         kv_bytes(shape, tokens=places, dtype=config.dtype) // config.tp,
+        When.SERVING,
     )
     gpu = config.device is Device.GPU
     if config.kind is EngineKind.EMBEDDED:
@@ -199,11 +228,11 @@ def _engine(config: EngineConfig, shape: Shape, context: int) -> Iterator[Footpr
         loading = Part("loading", "the largest tensor in fp32", shape.embedding * 4)
         converted = (loading,) if config.dtype is DType.BF16 else ()
         parts = (weights, *converted, cache, growing, _tokenizer(shape), runtime)
-        yield Footprint(process="engine", device=Device.CPU, copies=1, parts=parts)
+        yield Footprint(process="engine", device=Device.CPU, copies=servers, parts=parts)
         return
     host = (_tokenizer(shape, SGLANG_PROCESSES), Part("runtime", "SGLang's processes", SGLANG_RUNTIME))
     graphs = (Part("runtime", "CUDA, graphs (allowance)", SGLANG_CUDA),)
-    copies = config.tp * config.dp
+    copies = config.tp * config.dp * servers
     parts = (weights, cache, *(graphs if gpu else host))
     yield Footprint(process="engine", device=config.device, copies=copies, parts=parts)
     if gpu:

@@ -12,6 +12,7 @@ from typing import Any
 from saocli.config.engine import EngineKind
 from saocli.config.estimate import Estimate
 from saocli.config.gateway import GatewayConfig
+from saocli.config.placement import gpus_needed
 from saocli.config.run import RunConfig
 from saocli.config.tasks import TaskSource
 from saocli.config.trainer import Device
@@ -32,14 +33,14 @@ def gpu_finding(machine: Machine, config: RunConfig | None, plan: Estimate | Non
     found = ", ".join(f"{gpu.name} {size(gpu.free)} free of {size(gpu.total)}" for gpu in gpus) or "none"
     if config is None:
         return Finding(Mark.NOTE, "GPUs", found)
-    if Device.GPU not in (config.trainer.device, config.engine.device):
+    count = gpus_needed(config)
+    if count == 0:
         return Finding(Mark.NOTE, "GPUs", found, "not needed")
-    count = config.machine.gpus
-    needs = plan.gpu_bytes(count) if plan is not None else (0,) * count
+    needs = plan.gpu_bytes if plan is not None else (0,) * count
     instead = "machine=cpu takes the CPU profile; " if "cpu" in config.profiles else ""
     return verdict(
         "GPUs",
-        len(gpus) >= max(count, len(needs)) and all(gpu.free >= need for gpu, need in zip(gpus, needs, strict=False)),
+        len(gpus) >= count and all(gpu.free >= need for gpu, need in zip(gpus, needs, strict=False)),
         found=found,
         needed=f"{count}" + (f" with {', '.join(map(size, needs))} free" if plan is not None else ""),
         fix=f"{instead}nvidia-smi and CUDA_VISIBLE_DEVICES say which can be used, and who uses them; less memory: "

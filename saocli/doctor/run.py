@@ -17,10 +17,9 @@ from saocli.store.chain import weights_folder
 from saocli.store.database import Database
 from saocli.store.releases import Releases
 from saocli.store.run import RunDirectory
+from saocli.stored import MARKER
 from saocli.types import Operation, Release
 
-# Written last into a checkpoint; a test keeps it equal to trainer.megatron.atomic.MARKER, whose module imports torch.
-MARKER = "sao-complete.json"
 RESTORE = "restore the run directory from a copy, or go on from another release"
 
 

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
 from saocli.config.engine import EngineKind
+from saocli.config.placement import launched
 from saocli.config.run import RunConfig
 from saocli.config.trainer import Device
 from saocli.doctor.finding import Finding, Mark, guarded, verdict
@@ -63,15 +63,14 @@ def _roles(config: RunConfig | None) -> dict[str, _Role]:
     gpu = trainer.device is Device.GPU
     take_part(interpreter(trainer.python), "trainer.python", _tested(TRAINER), ours=True, gpu=gpu)
     sglang = engine.kind is EngineKind.SGLANG
-    path = interpreter(engine.python)
-    take_part(
-        # As each engine's start reads it.
-        str(Path(path).expanduser()) if sglang else path,
-        "engine.python",
-        TESTED_SGLANG if sglang else _tested(EMBEDDED),
-        ours=not sglang,
-        gpu=engine.device is Device.GPU,
-    )
+    if launched(engine):
+        take_part(
+            interpreter(engine.python),
+            "engine.python",
+            TESTED_SGLANG if sglang else _tested(EMBEDDED),
+            ours=not sglang,
+            gpu=engine.device is Device.GPU,
+        )
     return roles
 
 

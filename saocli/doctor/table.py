@@ -73,6 +73,9 @@ def print_estimate(console: Console, plan: Estimate) -> None:
     console.print(Text(f"\n{INDENT}memory at full context, estimated", style="bold"))
     rows = [row for footprint in plan.footprints for row in _footprint_rows(footprint)]
     states = f"{size(plan.weights_bytes)} weights, {size(plan.state_bytes)} trainer state"
+    if plan.colocated:
+        how = "the trainer while it steps and what is left of the engine, or both between two steps"
+        rows += [("GPU", "", size(most), how, "bold") for most in plan.gpu_bytes]
     rows.append(("memory", "", size(plan.ram_bytes), "all processes on this machine", "bold"))
     rows.append(("disk", "", size(plan.disk_bytes), f"{plan.kept} releases × ({states})", "bold"))
     process, what, amount = (max(map(len, column)) for column in list(zip(*rows, strict=True))[:3])

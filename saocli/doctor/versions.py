@@ -25,7 +25,8 @@ TESTED: Mapping[str, str] = MappingProxyType(
         "reasoning-gym": "0.1.25",
     }
 )
-# SGLang pins a stack of its own, in its own interpreter.
+# SGLang pins a stack of its own, in its own interpreter: no requirement of sao can name it.
+ACCEPTED_SGLANG = SpecifierSet(">=0.5.23,<0.6")
 TESTED_SGLANG: Mapping[str, str] = MappingProxyType(
     {"sglang": "0.5.23", "torch": "2.14.1", "transformers": "5.19.0"},
 )
@@ -47,7 +48,7 @@ def accepted() -> dict[str, SpecifierSet]:
         declared = [Requirement(text) for text in requires("saocli") or []]
     except PackageNotFoundError:
         return {}
-    return {one.name: one.specifier for one in declared}
+    return {one.name: one.specifier for one in declared} | {"sglang": ACCEPTED_SGLANG}
 
 
 def accepted_python() -> SpecifierSet:

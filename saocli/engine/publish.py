@@ -27,6 +27,13 @@ class Publisher(Protocol):
         """
         ...
 
+    async def sleep(self, engine: Control) -> None:
+        """Have the engine give its GPU memory back; whatever is asked of it waits for the next `publish`.
+
+        Raises EngineError.
+        """
+        ...
+
 
 async def load_from_disk(engine: Control, folder: Path, version: str, *, flush_cache: bool = True) -> None:
     """Have the engine read the safetensors in `folder`. Raises EngineError when it says that it could not."""
@@ -49,3 +56,6 @@ class FromDisk:
 
     async def publish(self, engine: Control, folder: Path, version: str) -> None:
         await load_from_disk(engine, folder, version)
+
+    async def sleep(self, engine: Control) -> None:
+        raise EngineError("this engine keeps its memory", fix="only SGLang gives it back: engine.colocate=false")

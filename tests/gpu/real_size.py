@@ -66,6 +66,8 @@ def check(findings: Findings, work: Path, device: torch.device, *, small: bool) 
     for length in lengths:
         with findings.checking(f"step of {PROMPT} + {length} tokens"):
             measure_step(findings, training, length, device)
+    with findings.checking("memory given back"):
+        check_give_back(findings, training, lengths[-1], device)
     with findings.checking("head chunks"):
         measure_head(findings, training, lengths[-1], device)
     with findings.checking("export"):
@@ -170,6 +172,30 @@ def measure_step(findings: Findings, training: Any, length: int, device: torch.d
     )
 
 
+def check_give_back(findings: Findings, training: Any, length: int, device: torch.device) -> None:
+    """After a step a colocated trainer holds its weights and states and nothing else, as the estimate counts on."""
+    from saocli.trainer.megatron.memory import give_back
+
+    timed_step(training, length, 10**5, device)
+    kept = _reserved(device)
+    started = time.perf_counter()
+    give_back(device)
+    _wait(device)
+    seconds = time.perf_counter() - started
+    first, _, _ = timed_step(training, length, 10**5 + 1, device)
+    give_back(device)
+    held, after = _allocated(device), _reserved(device)
+    findings.add(
+        "memory given back",
+        ok=device.type == "cpu" or after < 1.02 * held,
+        reserved_after_step_gib=kept / GIB,
+        reserved_after_giving_back_gib=after / GIB,
+        held_gib=held / GIB,
+        giving_back_s=seconds,
+        next_step_s=first,
+    )
+
+
 def measure_head(findings: Findings, training: Any, length: int, device: torch.device) -> None:
     """What the actor's pass alone holds at its peak, by the number of tokens whose logits exist at once."""
     from saocli.trainer.megatron.data import collate
@@ -245,6 +271,10 @@ def _reset(device: torch.device) -> None:
 
 def _allocated(device: torch.device) -> int:
     return torch.cuda.memory_allocated() if device.type == "cuda" else 0
+
+
+def _reserved(device: torch.device) -> int:
+    return torch.cuda.memory_reserved() if device.type == "cuda" else 0
 
 
 def _peak(device: torch.device) -> int:

@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 from saocli.config.engine import EngineConfig, Pause
+from saocli.config.placement import VISIBLE
 from saocli.config.trainer import Device, DType
-from saocli.process import compute_env
+from saocli.process import compute_env, interpreter
 
 HERE = Path(__file__).parent
 LEASH = HERE / "leash.py"
@@ -23,6 +24,7 @@ OWN_FLAGS = frozenset(
         "--dtype", "--context-length", "--weight-version", "--random-seed", "--max-running-requests",
         "--max-total-tokens", "--mem-fraction-static", "--attention-backend", "--tp-size", "--tensor-parallel-size",
         "--dp-size", "--data-parallel-size", "--watchdog-timeout", "--disable-radix-cache", "--skip-server-warmup",
+        "--enable-memory-saver",
     }
 )  # fmt: skip
 
@@ -52,9 +54,12 @@ def server_arguments(
     if config.device is Device.CPU:
         values["device"] = "cpu"
         attention = attention or "torch_native"
-        # By default SGLang fills most of the memory with zeros.
-        kv_tokens = kv_tokens or config.slots * (context_length + SPARE_TOKENS)
         bare.append("skip-server-warmup")
+    if config.device is Device.CPU or config.colocate:
+        # By default SGLang takes most of the memory, whoever else needs it.
+        kv_tokens = kv_tokens or config.slots * (context_length + SPARE_TOKENS)
+    if config.colocate:
+        bare.append("enable-memory-saver")
     if config.pause is Pause.IN_PLACE:
         # Paused in place, the cache of the old weights cannot be flushed: so nothing may be reused from it.
         bare.append("disable-radix-cache")
@@ -70,10 +75,13 @@ def server_arguments(
     return argv + [f"--{name}" for name in bare]
 
 
-def server_environment(config: EngineConfig, *, spare_positions: bool = True) -> dict[str, str]:
+def server_environment(
+    config: EngineConfig, *, spare_positions: bool = True, gpus: str | None = None
+) -> dict[str, str]:
     """The environment of SGLang's processes: our own import path does not reach into its interpreter.
 
     `spare_positions`: whether the model has positions for the `SPARE_TOKENS`, which no request reaches.
+    `gpus`: its CUDA_VISIBLE_DEVICES; None: ours.
     """
     extra = {
         "HF_HUB_OFFLINE": "1",  # the model is on disk
@@ -81,7 +89,9 @@ def server_environment(config: EngineConfig, *, spare_positions: bool = True) ->
         "PYTHONPATH": "",
     }
     if config.device is Device.CPU:
-        extra |= {"SGLANG_USE_CPU_ENGINE": "1", "PYTHONPATH": str(CPU_STUB), "CUDA_VISIBLE_DEVICES": ""}
+        extra |= {"SGLANG_USE_CPU_ENGINE": "1", "PYTHONPATH": str(CPU_STUB), VISIBLE: ""}
+    elif gpus is not None:
+        extra[VISIBLE] = gpus
     if not spare_positions:
         extra["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
     env = compute_env(config.threads, extra)
@@ -91,4 +101,4 @@ def server_environment(config: EngineConfig, *, spare_positions: bool = True) ->
 
 def _bin(config: EngineConfig) -> str | None:
     """The folder of the configured interpreter: SGLang calls tools such as `ninja` from there."""
-    return str(Path(config.python).expanduser().parent) if config.python else None
+    return str(Path(interpreter(config.python)).parent) if config.python else None

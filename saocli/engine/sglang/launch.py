@@ -50,12 +50,15 @@ async def start_sglang(
     log: Path,
     on_progress: Callable[[str], None] | None = None,
     way: Way | None = None,
+    gpus: str | None = None,
+    name: str = "SGLang engine",
 ) -> HttpEngine:
     """Serve the HF folder `model_folder` as `version` by `sglang.launch_server`; returns once it answers.
 
     The server listens on loopback and takes only requests with a key made here. `seed` fixes what requests draw, given
     their order; a restarted engine should be given another. `on_progress` is told each phase as it begins. `way` brings
-    weights there; None: SGLang reads the release's folder. Every process writes to `log` and ends with this one.
+    weights there; None: SGLang reads the release's folder. `gpus` is its CUDA_VISIBLE_DEVICES; None: ours. Every
+    process writes to `log` and ends with this one.
 
     On a CPU SGLang ignores the seed that a request brings.
 
@@ -65,14 +68,14 @@ async def start_sglang(
         ProcessDied: it ended, or was not ready after `config.start_timeout_s`; with the end of its log.
     """
     tell = on_progress or (lambda phase: None)
-    python = str(Path(interpreter(config.python)).expanduser())
+    python = interpreter(config.python)
     tell(f"SGLang {await asyncio.to_thread(sglang_version, python)}")
     extra: list[str] = []
     if config.flags:
         tell("checking engine.flags")
         extra = arguments(config.flags, await asyncio.to_thread(known_flags, python), OWN_FLAGS)
     port, key = _free_port(), secrets.token_hex(32)  # no other letters: "-…" would be taken for a flag
-    env = server_environment(config, spare_positions=_has_spare_positions(model_folder, context_length))
+    env = server_environment(config, spare_positions=_has_spare_positions(model_folder, context_length), gpus=gpus)
     _private(log, _opening(config))
     with _key_file(log.with_suffix(".keys.yaml"), key) as keys:
         argv = server_arguments(
@@ -84,7 +87,7 @@ async def start_sglang(
             port=port,
             secrets=keys,
         )
-        child = Child.start("SGLang engine", [python, *argv, *extra], env=env, log=log)
+        child = Child.start(name, [python, *argv, *extra], env=env, log=log)
         engine = HttpEngine(
             f"http://127.0.0.1:{port}",
             key=key,
@@ -121,7 +124,7 @@ async def _ready(
     except TimeoutError:
         await engine.close()
         raise ProcessDied(
-            f"the SGLang engine was not ready after {config.start_timeout_s:g} s\n{tail(child.log)}",
+            f"the {child.name} was not ready after {config.start_timeout_s:g} s\n{tail(child.log)}",
             fix=f"raise engine.start_timeout_s, or see its log: {child.log}",
         ) from None
     except (EngineError, ProcessDied, asyncio.CancelledError):
