@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
@@ -18,13 +19,22 @@ LONG_POLL_S = 30.0
 BROKEN = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
 ATTEMPTS = 3
 PAUSE_S = 0.2
+BUSY = (429, 503)  # with a Retry-After: there is no room now, or a part of the service is coming back
+PATIENCE_S = 300.0
 
 
 class Client:
-    """The gateway's routes that an attempt needs."""
+    """The gateway's routes that an attempt needs.
 
-    def __init__(self, url: str, token: str, *, scenario: str, timeout_s: float = 600.0) -> None:
+    A request that is told to come again (429 or 503 with Retry-After) is sent again for up to `patience_s` seconds: a
+    generation so refused left no receipt, and a report has an id.
+    """
+
+    def __init__(
+        self, url: str, token: str, *, scenario: str, timeout_s: float = 600.0, patience_s: float = PATIENCE_S
+    ) -> None:
         self.url = url
+        self._patience_s = patience_s
         self.scenario = scenario
         self._http = httpx.AsyncClient(
             base_url=url,
@@ -82,21 +92,38 @@ class Client:
         return answer
 
     async def _send(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
-        for attempts_left in reversed(range(ATTEMPTS)):
-            try:
-                response = await self._http.request(method, path, **kwargs)
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            response = await self._answered(method, path, **kwargs)
+            pause = retry_after(response)
+            if pause is None or time.monotonic() + pause > deadline:
                 break
+            await asyncio.sleep(pause)
+        if response.is_error:
+            waited = f", still after {self._patience_s:g} s" if pause is not None else ""
+            raise Refused(f"{refusal(response)} (HTTP {response.status_code}{waited})", fix=_fix(response.status_code))
+        return response
+
+    async def _answered(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+        attempts_left = ATTEMPTS
+        while True:
+            try:
+                return await self._http.request(method, path, **kwargs)
             except httpx.TransportError as error:
                 # A connection may break under a service that lives on (a laptop that slept); a refused one is the end.
+                attempts_left -= 1
                 if attempts_left == 0 or not isinstance(error, BROKEN):
                     raise Unreachable(
                         f"no answer from {self.url}: {str(error) or type(error).__name__}",
                         fix="start it with `sao serve`, or name it with --url",
                     ) from error
                 await asyncio.sleep(PAUSE_S)
-        if response.is_error:
-            raise Refused(f"{refusal(response)} (HTTP {response.status_code})", fix=_fix(response.status_code))
-        return response
+
+
+def retry_after(response: httpx.Response) -> float | None:
+    """Seconds after which the service wants to be asked again; None when it does not say so."""
+    given = response.headers.get("retry-after", "")
+    return float(given) if response.status_code in BUSY and given.isdecimal() else None
 
 
 def refusal(response: httpx.Response) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import socket
 import tempfile
 import time
@@ -15,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 
 from saocli.engine.base import Engine
 from saocli.gateway.app import make_app
 from saocli.gateway.codec import HFCodec
+from saocli.gateway.connection import Bounds
 from saocli.gateway.deps import GatewayDeps, HealthState
+from saocli.gateway.server import serve
 from saocli.models.tiny import build_tiny
 from saocli.store.database import Database
 from saocli.store.records import Records
@@ -28,6 +27,7 @@ from saocli.store.releases import Releases
 from saocli.types import Operation, Release
 
 TOKEN = "test-token"
+DEFAULT_BOUNDS = Bounds()
 SCENARIO = "s"
 
 
@@ -91,18 +91,19 @@ class Gateway:
         return answer.json()["records"][0]
 
 
-@asynccontextmanager
-async def serving(folder: Path, engine: Engine, **options: Any) -> AsyncIterator[Gateway]:
-    database = Database(folder / "records.db")
+def make_deps(database: Database, engine: Engine, *, woken: list[float] | None = None, **options: Any) -> GatewayDeps:
+    """A gateway's parts over this database, which gets a base release."""
     records, releases = Records(database), Releases(database)
-    woken: list[float] = []
+    told: list[float] = [] if woken is None else woken
     defaults: dict[str, Any] = {
         "context_length": 256,
         "health": lambda: HealthState(ok=True),
         "status": lambda: {"phase": "idle"},
-        "on_report_accepted": lambda: woken.append(time.monotonic()),
+        "on_report_accepted": lambda: told.append(time.monotonic()),
     }
-    deps = GatewayDeps(
+    if releases.head(SCENARIO) is None:
+        releases.commit(base_release(), report_ids=())
+    return GatewayDeps(
         engine=engine,
         codec=tiny_codec(),
         records=records,
@@ -112,22 +113,23 @@ async def serving(folder: Path, engine: Engine, **options: Any) -> AsyncIterator
         token=TOKEN,
         **(defaults | options),
     )
-    if releases.head(SCENARIO) is None:
-        releases.commit(base_release(), report_ids=())
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, engine: Engine, *, bounds: Bounds = DEFAULT_BOUNDS, **options: Any
+) -> AsyncIterator[Gateway]:
+    woken: list[float] = []
+    database = Database(folder / "records.db")
+    deps = make_deps(database, engine, woken=woken, **options)
     # With proto 0 asyncio would leave Nagle's algorithm on, which costs 40 ms per answer.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
-    listener.listen(512)
-    server = uvicorn.Server(uvicorn.Config(make_app(deps), log_level="warning", lifespan="off"))
-    serve = asyncio.create_task(server.serve(sockets=[listener]))
+    end = await serve(make_app(deps), listener, bounds)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
         async with httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {TOKEN}"}, timeout=20) as http:
-            while not server.started:
-                await asyncio.sleep(0.005)
             yield Gateway(url=url, http=http, deps=deps, woken=woken)
     finally:
-        server.should_exit = server.force_exit = True
-        with contextlib.suppress(asyncio.CancelledError):
-            await serve
+        await end()
         database.close()

@@ -139,3 +139,17 @@ async def test_reads_and_reports_do_not_wait_for_generations_or_waiters(tmp_path
         assert time.perf_counter() - start < 0.2
         assert not any(task.done() for task in busy)
         await asyncio.gather(*busy)
+
+
+async def test_reads_do_not_wait_for_writes_that_wait_for_the_disk(tmp_path: Path) -> None:
+    async with serving(tmp_path, engine()) as gateway:
+        receipt = await gateway.receipt()
+        with gateway.deps.records._db.write(durable=True):
+            busy = [asyncio.create_task(gateway.chat()) for _ in range(20)]
+            busy += [asyncio.create_task(gateway.report(receipt)) for _ in range(20)]
+            await asyncio.sleep(1.0)
+            for path in ("/healthz", "/reef/status", "/reef/scenarios/s/releases", "/v1/models", "/metrics"):
+                # Behind the writes they would wait for as long as this block lasts.
+                assert (await asyncio.wait_for(gateway.http.get(path), 3.0)).status_code == 200, path
+            assert not any(task.done() for task in busy)
+        assert {answer.status_code for answer in await asyncio.gather(*busy)} == {200}

@@ -52,7 +52,7 @@ def compare(
     request = read_request(Path(resume)) if resume else _request(tokens or [], arms or [], sweep, conf_dir)
     plan = make_plan(request)
     gates = [parse_gate(text, plan.labels) for text in fail_under or []]
-    directory = RunDirectory(Path(resume)) if resume else RunDirectory.create(RUNS, plan.config.name)
+    directory = RunDirectory(Path(resume)) if resume else RunDirectory.reserve(RUNS, plan.config.name)
     write_request(directory.path, request)
     with directory.lock(), _resumable(directory):
         comparison = _play(plan, directory, as_json=as_json)
@@ -77,7 +77,7 @@ def _resumable(directory: RunDirectory) -> Iterator[None]:
 
 
 def _request(tokens: list[str], arms: list[str], sweep: str | None, conf_dir: str | None) -> Request:
-    from saocli.cli.tokens import split
+    from saocli.cli.tokens import reveals_secret, split
     from saocli.compare.plan import Request
     from saocli.errors import ConfigError
 
@@ -85,6 +85,8 @@ def _request(tokens: list[str], arms: list[str], sweep: str | None, conf_dir: st
     named = (*arms, *found.words)
     if not named:
         raise ConfigError("no arm was named", fix="give at least one: sao compare --arms sao grpo_dis")
+    if any(reveals_secret(override) for override in found.overrides):
+        raise ConfigError("the comparison's report shows its command, with gateway.token in it", fix="give SAO_TOKEN=…")
     return Request(
         conf=found.conf or DEFAULT_CONF,
         arms=named,

@@ -51,6 +51,22 @@ def split_without_words(tokens: Sequence[str]) -> Tokens:
     return found
 
 
+def reveals_secret(argument: str) -> bool:
+    """Whether this override sets a secret in so many words; `key=${oc.env:NAME}` does not.
+
+    Raises ConfigError for one that sets it together with other values.
+    """
+    from saocli.config.plain import SECRETS
+
+    key, _, value = argument.lstrip("+").partition("=")
+    if "${" in value:
+        return False
+    sections = {secret.partition(".")[0]: secret for secret in SECRETS}
+    if key in sections and sections[key].rpartition(".")[2] in value:
+        raise ConfigError(f"{key}={{…}} sets {sections[key]} among others", fix=f"give {sections[key]}=… by itself")
+    return key in SECRETS
+
+
 def conf_folder(conf_dir: str | Path | None) -> Path | None:
     """The user's conf folder: --conf-dir, else SAO_CONF_DIR."""
     folder = conf_dir or os.environ.get("SAO_CONF_DIR")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ from saocli.config.confs import ConfDir, conf_dirs, find, groups, names, require
 from saocli.config.gpus import gpu_count
 from saocli.config.keys import keys_of
 from saocli.config.machine import MachineConfig
-from saocli.config.origins import Layer, at, flatten, trace
+from saocli.config.origins import IN_CODE, Layer, at, flatten, trace
 from saocli.config.plain import MASK, SECRETS, rerunnable_yaml, values
 from saocli.config.problems import from_composer, unknown_key, unknown_option
 from saocli.config.profile import choose
@@ -38,6 +39,7 @@ __all__ = ["Loaded", "load_run", "names"]
 # wherever the conf itself lies, and spares confs the mention of the schema.
 ROOT, SCHEMA = "sao_root", "sao_schema"
 KEYS = keys_of(RunConfig)
+TOKEN, TOKEN_VARIABLE = "gateway.token", "SAO_TOKEN"
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,14 @@ def load_run(
         config = cast(RunConfig, OmegaConf.to_object(composed))
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise from_composer(error, KEYS.names, options) from error
-    check(config)
     plain = values(config)
     by = {f"profile {profile.name}": theirs, "override": mine}
+    layers = [Layer("the conf's name", {"name": name}), *_files(files.defaults, dirs, by), *_values(by, options)]
+    origins = trace(layers, plain)
+    if origins[TOKEN] == IN_CODE and (token := os.environ.get(TOKEN_VARIABLE)):
+        config = replace(config, gateway=replace(config.gateway, token=token))
+        origins[TOKEN] = TOKEN_VARIABLE
+    check(config)
     return Loaded(
         config=config,
         profile=profile.name,
@@ -91,9 +98,7 @@ def load_run(
         yaml=rerunnable_yaml(plain, profile.name),
         values=plain,
         overrides=tuple(_masked(text, override) for text, override in zip(overrides, mine, strict=True)),
-        origins=trace(
-            [Layer("the conf's name", {"name": name}), *_files(files.defaults, dirs, by), *_values(by, options)], plain
-        ),
+        origins=origins,
     )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from omegaconf import MISSING
+
 IN_CODE = "default in code"
 
 
@@ -35,5 +37,6 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def trace(layers: Sequence[Layer], resolved: Mapping[str, Any]) -> dict[str, str]:
     """Dotted key of `resolved` → the source of the last layer that set it, as merging in this order does."""
-    setters = {key: layer.source for layer in layers for key in flatten(layer.values)}
+    given = ((layer.source, flatten(layer.values)) for layer in layers)
+    setters = {key: source for source, values in given for key, value in values.items() if value != MISSING}
     return {key: setters.get(key, IN_CODE) for key in flatten(resolved)}

@@ -13,13 +13,12 @@ from starlette.responses import Response
 
 from saocli.errors import RunError
 from saocli.gateway.deps import GatewayDeps
-from saocli.gateway.errors import from_run_error
+from saocli.gateway.errors import CLIENT_CLOSED, from_run_error
 from saocli.gateway.job import Job, Piece
 from saocli.gateway.params import Options
 from saocli.gateway.shapes import Shape, usage
 from saocli.gateway.stream import DONE, ClientGone, EventStream, event, unless_gone
 
-CLIENT_CLOSED = 499  # nobody reads it; seen in logs
 RECEIPT_HEADER = "x-reef-agent-record-id"
 VERSION_HEADER = "x-reef-weight-version"
 

@@ -12,9 +12,13 @@ from saocli.gateway.auth import OPEN_PATH, BearerAuth
 from saocli.gateway.chat import chat_completions
 from saocli.gateway.completions import completions
 from saocli.gateway.deps import GatewayDeps
+from saocli.gateway.heads import ROUTE, Heads
+from saocli.gateway.metrics import metrics
+from saocli.gateway.openapi import openapi
 from saocli.gateway.records import list_records
 from saocli.gateway.releases import list_releases
 from saocli.gateway.report import report
+from saocli.gateway.rollback import rollback
 from saocli.gateway.scenarios import contract, create_scenario, list_scenarios
 from saocli.gateway.status import healthz, models, status
 
@@ -30,8 +34,11 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/reef/scenarios", create_scenario),
     ("GET", "/reef/scenarios/{scenario}/contract", contract),
     ("GET", "/reef/scenarios/{scenario}/releases", list_releases),
+    ("POST", "/reef/scenarios/{scenario}/rollback", rollback),
     ("GET", "/reef/scenarios/{scenario}/records", list_records),
     ("GET", "/reef/status", status),
+    ("GET", "/metrics", metrics),
+    ("GET", "/openapi.json", openapi),
 )
 
 
@@ -40,14 +47,16 @@ def make_app(deps: GatewayDeps) -> FastAPI:
     app = FastAPI(title="sao", docs_url=None, redoc_url=None, openapi_url=None)
     deps.records.ensure_scenario(deps.scenario, at=deps.clock())
     for method, path, handler in ROUTES:
-        app.add_route(path, _bound(deps, handler), methods=[method])
+        app.add_route(path, _bound(deps, path, handler), methods=[method])
     errors.install(app)
     app.add_middleware(BearerAuth, token=deps.token)
+    app.add_middleware(Heads, answered=deps.answered)
     return app
 
 
-def _bound(deps: GatewayDeps, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+def _bound(deps: GatewayDeps, path: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     async def route(request: Request) -> Response:
+        request.scope[ROUTE] = path
         return await handler(deps, request)
 
     return route

@@ -69,9 +69,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-def is_integer(value: Any) -> bool:
-    """An int, which in Python a bool is too."""
-    return isinstance(value, int) and not isinstance(value, bool)
+def whole(value: Any) -> int | None:
+    """`value` as int, or None when it is no whole number: 3.0 is one in JSON, true is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if isinstance(value, int) or value.is_integer() else None
 
 
 def finite_number(value: Any) -> float | None:
@@ -99,9 +101,9 @@ def integer(body: Mapping[str, Any], name: str, *, low: int, high: int) -> int |
     """An integer in [low, high]; None when missing or null."""
     if (value := body.get(name)) is None:
         return None
-    if not is_integer(value) or not low <= value <= high:
+    result = whole(value)
+    if result is None or not low <= result <= high:
         raise invalid(name, f"must be an integer from {low} to {high}, got {shown(value)}")
-    result: int = value
     return result
 
 

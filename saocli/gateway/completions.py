@@ -9,7 +9,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from saocli.gateway.answer import answer
-from saocli.gateway.body import is_integer, offloaded, read_object
+from saocli.gateway.body import offloaded, read_object, whole
 from saocli.gateway.context import caller_of, require_health
 from saocli.gateway.deps import GatewayDeps
 from saocli.gateway.errors import invalid
@@ -43,13 +43,19 @@ async def _prompt_ids(deps: GatewayDeps, body: Mapping[str, Any]) -> tuple[int, 
         prompt = prompt[0]
     if isinstance(prompt, str):
         ids = await offloaded(len(prompt), deps.codec.encode, prompt)
-    elif isinstance(prompt, list) and all(is_integer(token) for token in prompt):
-        ids = tuple(prompt)
     else:
-        raise invalid("prompt", "must be one string or one list of token ids")
+        ids = _listed(prompt)
     if not ids:
         raise invalid("prompt", "is empty")
     limit = deps.codec.vocab_size
     if not all(0 <= token < limit for token in ids):
         raise invalid("prompt", f"has a token id outside of 0 … {limit - 1}")
+    return ids
+
+
+def _listed(prompt: Any) -> tuple[int, ...]:
+    tokens = [whole(item) for item in prompt] if isinstance(prompt, list) else [None]
+    ids = tuple(token for token in tokens if token is not None)
+    if len(ids) < len(tokens):
+        raise invalid("prompt", "must be one string or one list of token ids")
     return ids

@@ -50,7 +50,7 @@ async def ensure_scenario(deps: GatewayDeps, name: str, *, create: bool) -> bool
         return False
     if not create:
         raise unknown_scenario(name, known)
-    return await asyncio.to_thread(_create, deps, name)
+    return await deps.writing(_create, deps, name)
 
 
 async def known_scenario(deps: GatewayDeps, request: Request) -> str:

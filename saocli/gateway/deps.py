@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from saocli.engine.base import Engine
+from saocli.errors import Refused
+from saocli.gateway.admission import Admission
 from saocli.gateway.ids import derived_seeds, new_ulid
 from saocli.store.records import Records
 from saocli.store.releases import Releases
-from saocli.types import Message
+from saocli.types import Message, Release
+
+T = TypeVar("T")
 
 
 class Decoder(Protocol):
@@ -86,6 +92,11 @@ class Changes:
         self._next = asyncio.Event()
 
 
+async def cannot_roll_back(release_id: str) -> Release:
+    """The `rollback` of a service that trains nothing."""
+    raise Refused("nothing is trained here, so there is nothing to roll back")
+
+
 @dataclass(kw_only=True)
 class GatewayDeps:
     """Parts, limits and hooks of one service."""
@@ -97,10 +108,11 @@ class GatewayDeps:
     scenario: str  # the one this deployment trains, and the default of requests
     model: str  # as /v1/models answers
     context_length: int  # prompt + response tokens
-    token: str
+    token: str = field(repr=False)
     health: Callable[[], HealthState]
     status: Callable[[], Mapping[str, Any]]  # what /reef/status adds
     on_report_accepted: Callable[[], None]  # a report waits for training
+    rollback: Callable[[str], Awaitable[Release]] = cannot_roll_back  # to a release by its id; raises Refused
     changes: Changes = field(default_factory=Changes)
     seed: int = 0  # requests without a seed get one derived from it
     trains: bool = True  # False: reports are kept, and none is trained
@@ -109,11 +121,30 @@ class GatewayDeps:
     max_staleness: int = 0
     create_scenarios: bool = True
     max_body_bytes: int = 8 * 2**20
+    max_generations: int = 1024
+    max_outstanding: int = 0  # 0: no limit
+    receipt_ttl_s: float = 600.0
     clock: Callable[[], float] = time.time
     new_id: Callable[[], str] = new_ulid
     seeds: Iterator[int] = field(init=False)
+    admission: Admission = field(init=False)
+    answered: Counter[tuple[str, str, int]] = field(default_factory=Counter)  # (method, route, status) → requests
+    # Writes wait for the disk and for each other; in threads of their own, they keep no read waiting.
+    writers: Executor = field(default_factory=lambda: ThreadPoolExecutor(4))
     known_scenarios: set[str] = field(default_factory=set)  # seen in the store, which never forgets one
+
+    async def writing(self, function: Callable[..., T], *args: Any) -> T:
+        """Call what writes to the store; raises what it raises."""
+        return await asyncio.get_running_loop().run_in_executor(self.writers, function, *args)
 
     def __post_init__(self) -> None:
         # Counting on from the recorded generations, a resumed run does not repeat the seeds it has used.
         self.seeds = derived_seeds(self.seed, start=self.records.generations())
+        self.admission = Admission(
+            self.records,
+            scenario=self.scenario,
+            max_generations=self.max_generations,
+            max_outstanding=self.max_outstanding,
+            receipt_ttl_s=self.receipt_ttl_s,
+            clock=self.clock,
+        )

@@ -8,9 +8,12 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 
-from saocli.errors import ContextLengthExceeded, RunError, StoreError
+from saocli.errors import ContextLengthExceeded, EngineRestarting, RunError, StoreError
 
+CLIENT_CLOSED = 499  # nobody reads it; counted
 RETRY = {"Retry-After": "1"}
 
 
@@ -53,6 +56,11 @@ def unavailable(message: str, code: str) -> ApiError:
     return ApiError(503, message, code=code, headers=RETRY)
 
 
+def busy(message: str, code: str) -> ApiError:
+    """429: there is no room now; try again."""
+    return ApiError(429, message, code=code, headers=RETRY)
+
+
 def context_exceeded(tokens: int, limit: int, param: str) -> ApiError:
     """400: the prompt leaves no room for an answer."""
     message = f"{param} has {tokens} tokens, which leaves no room for an answer in the context of {limit} tokens"
@@ -70,7 +78,9 @@ def from_run_error(error: RunError) -> ApiError:
     if isinstance(error, ContextLengthExceeded):
         return ApiError(400, error.message, code="context_length_exceeded", param="messages")
     part = "store" if isinstance(error, StoreError) else "engine"
-    return unavailable(f"the {part} cannot serve this now: {error.message}", f"{part}_unavailable")
+    code = "engine_restarting" if isinstance(error, EngineRestarting) else f"{part}_unavailable"
+    cause = error.message.splitlines()[0]  # what follows it is the end of a log, and none of the client's business
+    return unavailable(f"the {part} cannot serve this now: {cause}", code)
 
 
 def install(app: FastAPI) -> None:
@@ -89,6 +99,15 @@ def install(app: FastAPI) -> None:
         message = f"{error.detail}: {request.method} {request.url.path}"
         return ApiError(error.status_code, message, code="not_found", headers=error.headers).response()
 
+    async def fault(_: Request, error: Exception) -> JSONResponse:
+        # It is raised again once this is sent, and logged.
+        return ApiError(500, "this is a fault of sao; its log says more", code="internal_error").response()
+
+    async def left(_: Request, error: Exception) -> Response:
+        return Response(status_code=CLIENT_CLOSED)
+
     app.add_exception_handler(ApiError, api_error)
+    app.add_exception_handler(Exception, fault)
+    app.add_exception_handler(ClientDisconnect, left)
     app.add_exception_handler(RunError, run_error)
     app.add_exception_handler(HTTPException, http_error)

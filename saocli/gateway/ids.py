@@ -8,10 +8,12 @@ import secrets
 import time
 from collections.abc import Iterator
 
+from saocli.config.gateway import SCENARIO_NAME
+
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 RECORD_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NAME = re.compile(SCENARIO_NAME)
 TAG_VALUE = re.compile(r"[ -~]{0,256}")
 
 ID_RULE = "1 to 128 of A-Z a-z 0-9 . _ : -, starting with a letter or digit"

@@ -44,7 +44,11 @@ class Job:
         self.generations = [
             Generation(
                 GenerateRequest(
-                    rid=deps.new_id(), prompt_ids=prompt_ids, sampling=_nth_seed(sampling, index), stream=stream
+                    rid=deps.new_id(),
+                    prompt_ids=prompt_ids,
+                    sampling=_nth_seed(sampling, index),
+                    session=caller.session,
+                    stream=stream,
                 ),
                 deps.codec.decoder(),
             )
@@ -79,8 +83,9 @@ class Job:
     async def pieces(self) -> AsyncGenerator[Piece, None]:
         """Everything that is generated, as it comes. Ending early stops and records all generations.
 
-        Raises what the engine or the store raised (RunError).
+        Raises what the engine or the store raised (RunError), and ApiError when there is no room for so many.
         """
+        room = await self._deps.admission.enter(len(self.generations), trainable=self._may_train())
         tasks = [asyncio.create_task(self._run(index)) for index in range(len(self.generations))]
         for task in tasks:
             task.add_done_callback(self._queue.put_nowait)
@@ -99,6 +104,7 @@ class Job:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._deps.admission.leave(room)
 
     async def _run(self, index: int) -> None:
         generation = self.generations[index]
@@ -138,7 +144,18 @@ class Job:
         reason = why_not or untrainable(exchange)
         if reason is not None:
             exchange = replace(exchange, trainable=False, why_not=reason.value)
-        await asyncio.to_thread(self._deps.records.add_exchange, exchange)
+        await self._deps.writing(self._deps.records.add_exchange, exchange)
+        if exchange.trainable and self._trained_scenario():
+            self._deps.admission.opened(exchange.receipt, exchange.created_at)
+
+    def _may_train(self) -> bool:
+        """Whether what is asked for can make a rollout that trains."""
+        sampling = self.generations[0].request.sampling
+        single = len(self.generations) == 1
+        return single and self._trained_scenario() and sampling.temperature > 0 and not sampling.truncations()
+
+    def _trained_scenario(self) -> bool:
+        return self._deps.trains and self._caller.scenario == self._deps.scenario
 
 
 def _nth_seed(sampling: Sampling, index: int) -> Sampling:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from saocli.gateway.body import boolean, integer, is_integer, number, shown
+from saocli.gateway.body import boolean, integer, number, shown, whole
 from saocli.gateway.errors import context_exceeded, invalid
 from saocli.types import Sampling
 
@@ -121,9 +121,9 @@ def _top_k(body: Mapping[str, Any]) -> int:
     value = body.get("top_k")
     if value is None:
         return -1
-    if not is_integer(value) or not (value == -1 or 1 <= value < 2**31):
+    result = whole(value)
+    if result is None or not (result == -1 or 1 <= result < 2**31):
         raise invalid("top_k", f"must be a positive integer, or -1 for no limit, got {shown(value)}")
-    result: int = value
     return result
 
 

@@ -12,22 +12,25 @@ from fastapi import Request
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
-from saocli.gateway.answer import CLIENT_CLOSED
 from saocli.gateway.context import known_scenario
 from saocli.gateway.deps import GatewayDeps
-from saocli.gateway.errors import ApiError, invalid
+from saocli.gateway.errors import CLIENT_CLOSED, ApiError, invalid
 from saocli.gateway.stream import ClientGone, unless_gone
 from saocli.store.entries import ReceiptEntry, ReceiptState, ReportEntry
 
 T = TypeVar("T", int, float)
 MAX_WAIT_S = 600.0
 MAX_PAGE = 1000
+PARAMETERS = ("after", "limit", "receipt", "wait")
 
 
 async def list_records(deps: GatewayDeps, request: Request) -> Response:
     """`?after=SEQ&limit=N` pages; `?receipt=ID` shows one with its tokens, `&wait=SECONDS` once its state is final."""
     scenario = await known_scenario(deps, request)
     receipt = request.query_params.get("receipt")
+    unknown = sorted(set(request.query_params) - set(PARAMETERS))
+    if unknown:
+        raise invalid(unknown[0], f"is not a parameter of records; there are {', '.join(PARAMETERS)}")
     wait = _query(request, "wait", float, default=0.0, low=0.0, high=MAX_WAIT_S)
     if receipt is not None:
         try:

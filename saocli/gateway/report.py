@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from saocli.gateway.body import all_finite, finite_number, read_object, shown
 from saocli.gateway.context import SCENARIO_HEADER
 from saocli.gateway.deps import GatewayDeps
 from saocli.gateway.errors import ApiError, invalid, unknown_scenario
-from saocli.gateway.ids import ID_RULE, RECORD_ID
+from saocli.gateway.ids import ID_RULE, NAME, NAME_RULE, RECORD_ID
 from saocli.processors.judge import Reason, Rejection, judge
 from saocli.store.entries import Accepted, Conflict
 from saocli.types import Report
@@ -42,9 +42,12 @@ async def report(deps: GatewayDeps, request: Request) -> Response:
     """Check, judge, store; the same answer for each retry. Training happens elsewhere and is not waited for."""
     posted = parse_report(await read_object(request, deps.max_body_bytes))
     header = request.headers.get(SCENARIO_HEADER)
+    if header is not None and not NAME.fullmatch(header):
+        raise invalid(SCENARIO_HEADER, f"must be {NAME_RULE}")
     if header is not None and posted.scenario not in (None, header):
         raise invalid("scenario", f"is {posted.scenario}, but the {SCENARIO_HEADER} header says {header}")
-    accepted = await asyncio.to_thread(_accept, deps, posted, header or posted.scenario)
+    accepted = await deps.writing(_accept, deps, posted, header or posted.scenario)
+    deps.admission.reported(posted.references, trains=accepted.trains)
     deps.changes.notify()
     if accepted.trains:
         deps.on_report_accepted()
@@ -74,8 +77,8 @@ def parse_report(body: Mapping[str, Any]) -> Posted:
         references=_references(body.get("references")),
         feedback=_feedback(body.get("feedback")),
         metadata=_metadata(body.get("metadata")),
-        report_id=_id(body, "agent_record_id"),
-        scenario=_id(body, "scenario"),
+        report_id=_named(body, "agent_record_id", RECORD_ID, ID_RULE),
+        scenario=_named(body, "scenario", NAME, NAME_RULE),
     )
 
 
@@ -153,8 +156,8 @@ def _metadata(value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _id(body: Mapping[str, Any], name: str) -> str | None:
+def _named(body: Mapping[str, Any], name: str, pattern: re.Pattern[str], rule: str) -> str | None:
     value = body.get(name)
-    if value is not None and not (isinstance(value, str) and RECORD_ID.fullmatch(value)):
-        raise invalid(name, f"must be {ID_RULE}")
+    if value is not None and not (isinstance(value, str) and pattern.fullmatch(value)):
+        raise invalid(name, f"must be {rule}")
     return value

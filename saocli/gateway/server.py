@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -11,9 +12,11 @@ import uvicorn
 from fastapi import FastAPI
 
 from saocli.errors import MachineError
+from saocli.gateway.connection import Bounds, protocol
 
 BACKLOG = 2048
 GRACE_S = 3.0  # for open requests when the server ends
+OTHER_FILES = 1280  # connections to the engine, the run's own files
 KEEP_ALIVE_S = 75  # longer than clients keep idle connections, or one may be closed just as it is used again
 
 
@@ -34,10 +37,27 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def serve(app: FastAPI, listener: socket.socket) -> Callable[[], Awaitable[None]]:
+def local_url(host: str, port: int) -> str:
+    """Where this machine's clients reach a service that was bound to `host`."""
+    reachable = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+
+
+async def serve(app: FastAPI, listener: socket.socket, bounds: Bounds) -> Callable[[], Awaitable[None]]:
     """Answer on `listener`; returns once it does, with what ends it."""
+    _allow_files(bounds.connections + OTHER_FILES)
     server = _Server(
-        uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_keep_alive=KEEP_ALIVE_S)
+        uvicorn.Config(
+            app,
+            http=protocol(bounds),
+            ws="none",
+            h11_max_incomplete_event_size=bounds.head_bytes,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )
     )
     listener.listen(BACKLOG)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -54,6 +74,14 @@ async def serve(app: FastAPI, listener: socket.socket) -> Callable[[], Awaitable
             await serving
 
     return end
+
+
+def _allow_files(count: int) -> None:
+    """Each connection is a file; where the soft limit is lower than the hard one, use it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _Server(uvicorn.Server):
