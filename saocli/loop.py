@@ -24,7 +24,7 @@ class Source(Protocol):
     """Graded rollouts in the order they were accepted."""
 
     async def take(self, step: int) -> Taken | None:
-        """Wait for a full batch and lease it; None once drained."""
+        """Wait for a full batch and lease it, or give the one that `step` holds; None once drained or paused."""
         ...
 
 

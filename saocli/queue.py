@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,9 +12,12 @@ from dataclasses import dataclass, replace
 from saocli.processors.judge import Rejection, judge
 from saocli.processors.reasons import Reason
 from saocli.processors.staleness import Position, judge_staleness
+from saocli.store.entries import QueuedReport, State
 from saocli.store.records import Records
 from saocli.store.releases import Releases
 from saocli.types import Batch, Sample, Taken
+
+DROPPED = "dropped/"  # begins the metrics that count drops, one for each reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,10 @@ class SampleQueue:
         self._on_drop = on_drop
         self._arrived = asyncio.Event()
         self._draining = asyncio.Event()
-        self._dropped: Counter[str] = Counter()
+        self._paused = False
+        # A take whose caller gave up may still be in its thread when the next one begins.
+        self._taking = threading.Lock()
+        self._dropped = self._uncounted_drops()
         # What the queue on disk holds, in order of acceptance, as far as it was read.
         self._waiting: dict[str, Waiting] = {}
         self._read_to = 0
@@ -70,27 +77,81 @@ class SampleQueue:
         self._draining.set()
         self._arrived.set()
 
+    def pause(self) -> None:
+        """Give out no further batch until `go_on`: whoever waits for one gets None."""
+        self._paused = True
+        self._arrived.set()
+
+    def go_on(self) -> None:
+        """Undo `pause`."""
+        self._paused = False
+
     async def drained(self) -> None:
         """Return once `drain` was called."""
         await self._draining.wait()
 
     async def take(self, step: int) -> Taken | None:
-        """Wait for a batch of trainable rollouts and lease them for `step`; None once drained."""
+        """Wait for a batch of trainable rollouts and lease them for `step`; None once drained or paused.
+
+        A step that was begun and not committed gets the batch that it had, in the same order, whatever waits besides.
+        """
         while True:
             self._arrived.clear()
             before = self._dropped.total()
             taken = await asyncio.to_thread(self._try_take, step)
             if self._dropped.total() != before:
                 self._on_drop()
-            if taken is not None or self._draining.is_set():
+            if taken is not None or self._paused or self._draining.is_set():
                 return taken
             await self._arrived.wait()
 
+    def batch(self, step: int) -> Batch:
+        """The batch that `step` has trained, as it was."""
+        return Batch(step=step, samples=tuple(self._with_history(step, self._samples(self._records.batch(step)))))
+
+    def _uncounted_drops(self) -> Counter[str]:
+        """What was dropped, and no committed step has counted: its own process or its trainer was killed."""
+        counted: Counter[str] = Counter()
+        for release in self._releases.list(self._scenario):
+            counted.update(
+                {name: int(count or 0) for name, count in release.metrics.items() if name.startswith(DROPPED)}
+            )
+        tally = self._records.tally()
+        dropped = {f"{DROPPED}{reason}": count for (state, reason), count in tally.items() if state == State.DROPPED}
+        return Counter({name.removeprefix(DROPPED): n for name, n in (Counter(dropped) - counted).items()})
+
     def _try_take(self, step: int) -> Taken | None:
+        with self._taking:
+            if held := self._records.batch(step):
+                return self._again(step, held)
+            return None if self._paused else self._take_new(step)
+
+    def _again(self, step: int, held: Sequence[QueuedReport]) -> Taken:
+        """The batch of a step that is made again; it was judged when the step began, against the same weights."""
+        self._dropped = self._uncounted_drops()
+        ages = self._ages(max_staleness=step)
+        samples = self._samples(held)
+        lags = [lag for sample in samples if isinstance(lag := ages.of(sample), tuple)]
+        assert len(lags) == len(samples), "the head is the one that the step began on"
+        return self._taken(step, [entry.report.id for entry in held], samples, lags)
+
+    def _samples(self, entries: Sequence[QueuedReport]) -> list[Sample]:
+        """What these reports trained or are about to train."""
+        samples = []
+        for entry in entries:
+            sample = judge(entry.report, entry.exchanges, trained_scenario=self._scenario)
+            assert isinstance(sample, Sample), "it was judged before it was leased"
+            samples.append(sample)
+        return samples
+
+    def _ages(self, *, max_staleness: int) -> _Ages:
+        head = self._releases.head(self._scenario)
+        return _Ages(self._releases, head.weight_version if head else None, max_staleness)
+
+    def _take_new(self, step: int) -> Taken | None:
         """Judge the first groups that make a batch; a drop makes room for the next in line."""
         self._read()
-        head = self._releases.head(self._scenario)
-        ages = _Ages(self._releases, head.weight_version if head else None, self._max_staleness)
+        ages = self._ages(max_staleness=self._max_staleness)
         while chosen := self._first_groups():
             fresh = self._without_stale(chosen, ages)
             if len(fresh) == len(chosen):
@@ -143,13 +204,17 @@ class SampleQueue:
         self._records.lease(step, report_ids)
         for report_id in report_ids:
             del self._waiting[report_id]
-        samples = [waiting.sample for waiting, _ in fresh]
+        return self._taken(step, report_ids, [waiting.sample for waiting, _ in fresh], [lags for _, lags in fresh])
+
+    def _taken(
+        self, step: int, report_ids: Sequence[str], samples: Sequence[Sample], lags: Sequence[tuple[int, ...]]
+    ) -> Taken:
         now = time.time()
         dropped, self._dropped = dict(self._dropped), Counter()
         return Taken(
             batch=Batch(step=step, samples=tuple(self._with_history(step, samples))),
             report_ids=report_ids,
-            lags=[lags for _, lags in fresh],
+            lags=lags,
             queue_ages_s=[max(0.0, now - sample.reported_at) for sample in samples],
             dropped=dropped,
         )

@@ -1,10 +1,15 @@
-"""Where tensors lie in a safetensors file, read from its header alone. Row 0: engine and models both ask."""
+"""Where tensors lie in a safetensors file, read from its header alone; and which folders are whole.
+
+Row 0: engine and models ask for the one, trainer and store for the other.
+"""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
+
+MARKER = "sao-complete.json"  # written last into a folder of weights or of a trainer's state
 
 
 @dataclass(frozen=True, slots=True)

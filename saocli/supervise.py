@@ -1,14 +1,10 @@
-"""Waiting for a run's tasks and processes to end."""
+"""Waiting for a run's tasks to end."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
-
-from saocli.process import Child
-
-DEATH_MOMENT_S = 1.0
 
 
 async def first_failure_or(needed: Iterable[asyncio.Future[Any]], others: Iterable[asyncio.Future[Any]]) -> None:
@@ -19,14 +15,6 @@ async def first_failure_or(needed: Iterable[asyncio.Future[Any]], others: Iterab
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
-
-
-async def child_death(child: Child) -> None:
-    """Raises ProcessDied when the child ends."""
-    await child.wait()
-    # A command under way fails too, and says which step it was: it goes first.
-    await asyncio.sleep(DEATH_MOMENT_S)
-    raise child.died("serving")
 
 
 async def call_when(event: asyncio.Event, then: Callable[[], None]) -> None:

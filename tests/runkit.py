@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,10 +98,10 @@ class Served:
 
 
 @contextmanager
-def served(cwd: Path, *arguments: str) -> Iterator[Served]:
+def served(cwd: Path, *arguments: str, threads: Sequence[str] = THREADS) -> Iterator[Served]:
     """A service on a free port, healthy on entry and gone on exit."""
     process = subprocess.Popen(
-        [*SAO, "serve", *arguments, "gateway.port=0", *THREADS],
+        [*SAO, "serve", *arguments, "gateway.port=0", *threads],
         cwd=cwd,
         env=ENV,
         stdout=subprocess.PIPE,
@@ -110,7 +110,8 @@ def served(cwd: Path, *arguments: str) -> Iterator[Served]:
     )
     try:
         deadline = time.monotonic() + 120
-        while not (files := list(cwd.glob("runs/*-*/service.json"))):
+        # A killed service leaves its file behind.
+        while not (files := [one for one in cwd.glob("runs/*-*/service.json") if _pid(one) == process.pid]):
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < deadline, "not healthy after 120 s"
             time.sleep(0.1)
@@ -124,3 +125,10 @@ def served(cwd: Path, *arguments: str) -> Iterator[Served]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()
+
+
+def _pid(service: Path) -> int | None:
+    try:
+        return int(json.loads(service.read_text())["pid"])
+    except OSError:  # removed meanwhile
+        return None

@@ -85,7 +85,7 @@ def test_a_user_s_override_wins_over_the_profile() -> None:
 def test_machine_kinds() -> None:
     assert load("imo_smoke", "machine=cpu", gpus=8).profile == "cpu"
     assert load("imo_smoke", gpus=1).profile_note == "profile cpu (1 GPU found, machine.gpus asks for 2)"
-    assert load("imo_smoke", "machine.gpus=1", gpus=1).profile == "gpu"
+    assert load("imo_smoke", "machine.gpus=1", "engine.colocate=true", gpus=1).profile == "gpu"
     with pytest.raises(MachineError, match=r"machine\.gpus=2, 1 GPU found: 1 missing") as caught:
         load("imo_smoke", "machine=gpu", gpus=1)
     assert caught.value.exit_code == 5

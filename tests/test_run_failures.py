@@ -56,7 +56,7 @@ def test_a_part_that_dies_at_start_shows_its_log(tmp_path: Path, part: str, log:
 
 @pytest.mark.parametrize("part", ["trainer", "embedded engine"])
 def test_a_part_killed_while_serving_ends_the_run_loudly(tmp_path: Path, part: str) -> None:
-    with served(tmp_path, "conf=cpu_smoke") as running:
+    with served(tmp_path, "conf=cpu_smoke", "engine.restarts=0", "trainer.restarts=0") as running:
         below = descendants(running.process.pid)
         pid = json.loads(running.sao("status", "--json").stdout)["processes"][part]["pid"]
         receipt = json.loads(running.sao("attempt", "--prompt", "x", "--json").stdout)["receipt"]
@@ -72,7 +72,7 @@ def test_a_part_killed_while_serving_ends_the_run_loudly(tmp_path: Path, part: s
 
 
 def test_a_rank_killed_in_mid_step_leaves_the_report_on_disk(tmp_path: Path) -> None:
-    with served(tmp_path, "conf=cpu_smoke") as running:
+    with served(tmp_path, "conf=cpu_smoke", "trainer.restarts=0") as running:
         below = descendants(running.process.pid)
         worker = next(
             pid

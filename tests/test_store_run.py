@@ -24,6 +24,13 @@ def test_runs_of_one_minute_get_numbers_and_latest_follows(tmp_path: Path) -> No
     assert third.logs.is_dir()
 
 
+def test_a_comparison_s_folder_has_none_of_a_run_s(tmp_path: Path) -> None:
+    run, comparison = RunDirectory.create(tmp_path, "smoke"), RunDirectory.reserve(tmp_path, "compare")
+    assert sorted(path.name for path in run.path.iterdir()) == ["logs", "releases"]
+    assert list(comparison.path.iterdir()) == []
+    assert (tmp_path / "latest").resolve() == comparison.path.resolve()
+
+
 def test_files_come_back_and_the_token_is_private(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "a")
     run.write_config("name: a\n", ["seed=1", "arm=sao"])

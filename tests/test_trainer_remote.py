@@ -91,6 +91,7 @@ async def test_six_steps_equal_three_saved_loaded_elsewhere_and_three_more(llama
         await trainer.save(tmp_path / "half")
         outputs = [await trainer.step(batch) for batch in batches[3:]]
         digest = await trainer.export(tmp_path / "straight")
+        assert await trainer.digest() == digest
         straight = await state_of(trainer, tmp_path / "state-straight")
     async with started(llama, tmp_path / "two") as trainer:
         await trainer.load(tmp_path / "half")
@@ -150,6 +151,15 @@ async def test_refusals_leave_the_trainer_alive(trainer: RemoteTrainer, llama: P
     (tmp_path / "state" / MARKER).unlink()
     with pytest.raises(TrainerError, match="not a complete trainer state"):
         await trainer.load(tmp_path / "state")
+    await trainer.save(tmp_path / "state")
+    (tmp_path / "state" / "critic").rename(tmp_path / "state" / "other")
+    with pytest.raises(TrainerError, match="holds actor and other, this arm trains actor and critic"):
+        await trainer.load(tmp_path / "state")
+    await trainer.save(tmp_path / "short")
+    largest = max((tmp_path / "short").rglob("*.distcp"), key=lambda file: file.stat().st_size)
+    os.truncate(largest, largest.stat().st_size // 2)
+    with pytest.raises(TrainerError, match="does not fit this trainer"):
+        await trainer.load(tmp_path / "short")
     long = make_sample(reference(llama), 1, prompt=200, response=100)
     with pytest.raises(TrainerError, match="r1 has 300 tokens, the trainer takes 256"):
         await trainer.step(Batch(step=1, samples=(long,)))

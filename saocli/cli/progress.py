@@ -95,6 +95,9 @@ class RunProgress:
     def status(self, text: str) -> None:
         self._bars.update(self._one, note=text)
 
+    def say(self, text: str, style: str = "") -> None:
+        self._bars.console.print(Text(text, style=style), soft_wrap=True)
+
     def step(self, release: Release, record: Mapping[str, Any]) -> None:
         reward = record["reward/rolling"]
         self.status(f"step {release.step}" + (f" · reward {reward:.2f}" if reward is not None else ""))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 releases = typer.Typer(
-    help="The version chain: list, show, export.", invoke_without_command=True, no_args_is_help=False
+    help="The version chain: list, show, roll back, export.", invoke_without_command=True, no_args_is_help=False
 )
 Url = Annotated[str | None, typer.Option(help="The service's address.")]
 Run = Annotated[str | None, typer.Option(help="A run directory or its name; default: the live or latest one.")]
@@ -70,6 +70,19 @@ def _shown(value: Any) -> str:
     if value is None:
         return "–"
     return f"{value:.6g}" if isinstance(value, float) and value < 1e9 else str(value)
+
+
+@releases.command()
+def rollback(release_id: str, url: Url = None, as_json: Json = False) -> None:
+    """Make an earlier release the head again: its weights serve, and training goes on from it."""
+    from saocli.cli.output import out, print_json
+    from saocli.cli.service import find_service
+
+    service = find_service(url)
+    path = f"/reef/scenarios/{service.trained_scenario()}/rollback"
+    # Between two steps, after its training since the last state on disk was made again: that takes as long as it takes.
+    head = service.post(path, {"release_id": release_id})
+    print_json(head) if as_json else out.print(f"{head['release_id']} serves the weights of {release_id} again")
 
 
 @releases.command()

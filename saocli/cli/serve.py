@@ -22,21 +22,35 @@ if TYPE_CHECKING:
 
 
 def serve(
-    tokens: Annotated[list[str], typer.Argument(metavar="conf=NAME [key=value]…")],
+    tokens: Annotated[list[str] | None, typer.Argument(metavar="conf=NAME [key=value]…")] = None,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with this run, or with `latest`.")] = None,
     drive: Annotated[bool, typer.Option("--drive", help="Play the conf's tasks, exit when all are trained.")] = False,
-    steps: Annotated[int | None, typer.Option(help="Stop after this many commits.", min=1)] = None,
+    steps: Annotated[int | None, typer.Option(help="Stop once the run has this many commits.", min=1)] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return once healthy.")] = False,
     conf_dir: Annotated[str | None, typer.Option(help="A folder of confs in front of the shipped one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines on stdout.")] = False,
     run_dir: Annotated[str | None, typer.Option("--run-dir", hidden=True, help="Used by --detach.")] = None,
 ) -> None:
     """Start engine, trainer and gateway; train one graded rollout at a time."""
+    from saocli.cli.resume import load_resumed
     from saocli.cli.service import RUNS
     from saocli.cli.tokens import load_run_tokens
+    from saocli.environment import environment
     from saocli.gateway.server import bind
     from saocli.store.run import RunDirectory
 
-    loaded = load_run_tokens(tokens, conf_dir=conf_dir)
+    how: dict[str, Any] = {"drive": drive, "steps": steps, "as_json": as_json}
+    if resume is not None:
+        loaded, directory = load_resumed(resume, tokens or [], conf_dir=conf_dir)
+        gateway = loaded.config.gateway
+        with directory.lock():
+            directory.remove_service()  # a killed process leaves it behind
+            if not detach:
+                with bind(gateway.host, gateway.port) as listener:
+                    raise typer.Exit(_foreground(loaded, directory, listener, **how))
+        _detach(directory, gateway.token, as_json=as_json)
+        return
+    loaded = load_run_tokens(tokens or [], conf_dir=conf_dir)
     gateway = loaded.config.gateway
     # The port before the run directory: a start that cannot listen leaves nothing behind.
     with bind(gateway.host, gateway.port) as listener:
@@ -44,9 +58,11 @@ def serve(
         directory.write_config(loaded.yaml, loaded.overrides)
         if detach:
             listener.close()  # the service of its own takes it again
-            _detach(directory, as_json=as_json)
+            _detach(directory, gateway.token, as_json=as_json)
         else:
-            raise typer.Exit(_foreground(loaded, directory, listener, drive=drive, steps=steps, as_json=as_json))
+            directory.write_environment(environment())
+            with directory.lock():
+                raise typer.Exit(_foreground(loaded, directory, listener, **how))
 
 
 def _foreground(
@@ -61,13 +77,11 @@ def _foreground(
     from saocli import __version__
     from saocli.cli.live import RunView
     from saocli.cli.output import err, out
-    from saocli.environment import environment
     from saocli.wire import run
 
     config = loaded.config
     view = RunView(err if as_json else out, as_json=as_json)
-    with directory.lock(), view.running():
-        directory.write_environment(environment())
+    with view.running():
         view.title(
             f"sao {__version__} · {config.name} · {loaded.profile_note} · {directory.path}",
             conf=config.name,
@@ -111,15 +125,19 @@ async def _until_stopped(
     return asdict(outcome) | {"interrupted": interrupted}
 
 
-def _detach(directory: RunDirectory, *, as_json: bool) -> None:
+def _detach(directory: RunDirectory, token: str, *, as_json: bool) -> None:
     """Start the same command in a session of its own and wait until it is healthy."""
     from saocli.cli.output import out, print_json
+    from saocli.cli.tokens import reveals_secret
     from saocli.errors import RunError
     from saocli.process import tail
 
     log = directory.logs / "serve.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    arguments = [token for token in sys.argv[1:] if token not in ("--detach", "--json")]
+    # Everybody on this machine can read a command line, and the service's stays for long.
+    arguments = [
+        argument for argument in sys.argv[1:] if argument not in ("--detach", "--json") and not reveals_secret(argument)
+    ]
     with log.open("ab") as file:
         child = subprocess.Popen(
             [sys.executable, "-m", "saocli.cli.app", *arguments, "--run-dir", str(directory.path)],
@@ -127,7 +145,7 @@ def _detach(directory: RunDirectory, *, as_json: bool) -> None:
             stdout=file,
             stderr=file,
             start_new_session=True,
-            env=os.environ | {"NO_COLOR": "1"},
+            env=os.environ | {"NO_COLOR": "1", "SAO_TOKEN": token},
         )
     while not directory.service_json.exists():
         if child.poll() is not None:

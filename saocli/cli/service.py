@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,20 @@ class Service:
 
     def get(self, path: str) -> dict[str, Any]:
         """The JSON answer to GET `path`. Raises Unreachable or Refused."""
+        return self._ask("GET", path, timeout=30)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The JSON answer to POST `path`, however long it takes. Raises Unreachable or Refused."""
+        return self._ask("POST", path, json=body, timeout=None)
+
+    def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         import httpx
 
         from saocli.client import refusal
 
+        headers = {"authorization": f"Bearer {self.token}"}
         try:
-            response = httpx.get(self.url + path, headers={"authorization": f"Bearer {self.token}"}, timeout=30)
+            response = httpx.request(method, self.url + path, headers=headers, **options)
         except httpx.TransportError as error:
             raise Unreachable(
                 f"no answer from {self.url}: {error}", fix="start it with `sao serve`, or name it with --url"

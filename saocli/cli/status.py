@@ -34,14 +34,17 @@ def status(url: Url = None, as_json: Json = False) -> None:
         "serving": _pairs(answer["serving"] or {}),
         "queue": _pairs(answer["queue"]),
         "drops": _pairs(answer["drops"]),
-        "processes": _pairs(
-            {name: part["pid"] if part["alive"] else "down" for name, part in answer["processes"].items()}
-        ),
+        "processes": _pairs({name: _process(part) for name, part in answer["processes"].items()}),
         "last step": f"{record['step']}  reward {record['reward/mean']:g}  {record['time/step_s']:.1f} s"
         if record
         else "–",
     }
     print_columns(list(shown.items()), styles=("bold", ""))
+
+
+def _process(part: dict[str, Any]) -> str:
+    shown = str(part["pid"] or "up") if part["alive"] else "down"
+    return f"{shown} (started again {part['restarts']}×)" if part.get("restarts") else shown
 
 
 def _pairs(values: dict[str, Any]) -> str:

@@ -9,5 +9,6 @@ from dataclasses import dataclass
 class ReleasesConfig:
     """Checkpoint cadence and retention."""
 
-    checkpoint_every: int = 1  # full trainer state every N steps (and at shutdown)
+    checkpoint_every: int = 1  # full trainer state every N steps and at the end; 0: never, resuming replays all steps
     keep_last: int = 2  # newest checkpoints and weight folders that are kept, the current one's among them
+    keep_every: int = 0  # and for good those of every N-th step; 0: of none

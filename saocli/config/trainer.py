@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from saocli.config.choice import Choice
 
@@ -37,13 +37,23 @@ class LrDecay(Choice):
 
 
 @dataclass(frozen=True)
+class GuardConfig:
+    """Steps that are refused: nothing moves, and the commit is a no-op. One that is not finite always is."""
+
+    actor_grad_norm: float | None = None  # the largest that is taken, before clipping; None: any
+    critic_grad_norm: float | None = None
+    # So many refused steps in a row roll the run back to its newest state from before them; 0: never.
+    rollback_after: int = 0
+
+
+@dataclass(frozen=True)
 class TrainerConfig:
     """Processes, numerics and optimizers of the trainer."""
 
     device: Device = Device.CPU
     dtype: DType = DType.FP32
     python: str | None = None  # interpreter of the trainer's processes; None: this one
-    ranks: int = 1  # torchrun processes on this node
+    ranks: int = 1  # processes on this node
     tensor_parallel: int = 1
     threads: int = 2  # OMP threads per rank (CPU)
     global_batch_size: int = 1  # rollouts per optimizer step over all ranks; must equal batch_size
@@ -62,4 +72,6 @@ class TrainerConfig:
     value_clip: float | None = None  # clip of new values around the old ones; None: off
     freeze_attention: FreezeAttention = FreezeAttention.AUTO
     head_chunk: int = 512  # tokens whose logits exist at once
+    guard: GuardConfig = field(default_factory=GuardConfig)
     start_timeout_s: float = 300.0
+    restarts: int = 3  # times that a trainer which died is started again and restored, until the next commit

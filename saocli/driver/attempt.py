@@ -53,6 +53,11 @@ def attempt_seed(seed: int, problem: str, number: int) -> int:
     return _hashed(f"{seed}/{problem}/{number}") >> 1
 
 
+def report_id(scenario: str, problem: str, number: int) -> str:
+    """The id of the attempt's report in its run: an attempt that is reported again is the same report."""
+    return f"drive-{hashlib.sha256(f'{scenario}/{problem}/{number}'.encode()).hexdigest()[:32]}"
+
+
 def feedback_delay(median_s: float, sigma: float, *, seed: int, problem: str, number: int) -> float:
     """Seconds until the attempt's score is known: log-normal, m·exp(σ·z), drawn by the attempt's own generator."""
     return median_s * math.exp(sigma * Random(_hashed(f"{seed}/{problem}/{number}/feedback")).gauss(0.0, 1.0))

@@ -14,9 +14,9 @@ class PlayClock:
         self._origin = time.monotonic()
         self._stopped_at: float | None = None
 
-    def start(self) -> None:
-        """Count from 0."""
-        self._origin = time.monotonic()
+    def start(self, at: float = 0.0) -> None:
+        """Count from `at`."""
+        self._origin = time.monotonic() - at
 
     def seconds(self) -> float:
         return (time.monotonic() if self._stopped_at is None else self._stopped_at) - self._origin

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Protocol
 
 from saocli.client import Client
 from saocli.config.run import RunConfig
-from saocli.driver.attempt import Attempt, Grader
+from saocli.driver.attempt import Attempt, Grader, report_id
+from saocli.driver.before import made_before, only_final
 from saocli.driver.evaluation import Evaluation, evaluate
 from saocli.driver.play import Driver
 from saocli.driver.together import until
@@ -61,6 +63,8 @@ async def play_to_end(
         client = Client(url, config.gateway.token, scenario=config.scenario)
         stack.push_async_callback(client.close)
         pool = await stack.enter_async_context(GraderPool(workers=2, timeout_s=config.tasks.grade_timeout_s))
+        lines = await asyncio.to_thread(only_final, directory.attempts_jsonl)
+        before = await asyncio.to_thread(made_before, records, config, lines)
         log = JsonlSink(directory.attempts_jsonl)
         stack.callback(log.close)
         evaluations = Evaluations(client, pool, config, directory, view, head)
@@ -74,11 +78,23 @@ async def play_to_end(
             else:
                 log.write(_line(attempt))
 
-        driver = Driver(client, pool, config.tasks, seed=config.seed, on_start=view.attempt_started, on_attempt=ended)
+        logged = {(line["problem"], line["number"]) for line in lines}
+        for attempt in before:
+            if attempt.state != "queued" and (attempt.problem, attempt.number) not in logged:
+                log.write(_line(attempt))
+        driver = Driver(
+            client,
+            pool,
+            config.tasks,
+            seed=config.seed,
+            on_start=view.attempt_started,
+            on_attempt=ended,
+            report_id=partial(report_id, config.scenario),
+        )
 
         async def tasks() -> None:
-            await evaluations.at(0)
-            await driver.play(load_tasks(config.tasks, seed=config.seed), on_step=evaluations.at)
+            await evaluations.at(head())
+            await driver.play(load_tasks(config.tasks, seed=config.seed), on_step=evaluations.at, before=before)
 
         async def last() -> None:
             await evaluations.at(head())
@@ -117,7 +133,8 @@ class Evaluations:
         self._view = view
         self._head = head
         self._log = JsonlSink(directory.evaluations_jsonl)
-        self._made: set[tuple[int, float]] = set()
+        # Those of an earlier session of the run; the last one, which ends a run, is not among them.
+        self._made = {(made["step"], made["temperature"]) for made in directory.evaluations()}
 
     async def at(self, point: int) -> None:
         """Make the evaluations of this point of `tasks.eval.at`, if it is one; LAST is named by the step it is."""

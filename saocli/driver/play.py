@@ -10,6 +10,7 @@ from typing import Any
 from saocli.client import Client
 from saocli.config.tasks import Pacing, TasksConfig
 from saocli.driver.attempt import Attempt, Grader, attempt_seed, feedback_delay
+from saocli.driver.before import missing
 from saocli.driver.clock import PlayClock
 from saocli.driver.plan import Plan
 from saocli.driver.together import cancelled, together
@@ -44,7 +45,9 @@ class Driver:
         report: bool = True,
         on_attempt: Callable[[Attempt], None] = lambda _: None,
         on_start: Callable[[str, int, int], None] = lambda *_: None,
+        report_id: Callable[[str, int], str] | None = None,
     ) -> None:
+        """`report_id` names the report of a problem's numbered attempt; None: each report has an id of its own."""
         self.clock = PlayClock()
         self._client = client
         self._grader = grader
@@ -53,9 +56,14 @@ class Driver:
         self._report = report
         self._on_attempt = on_attempt
         self._on_start = on_start
+        self._report_id = report_id
 
     async def play(
-        self, problems: Sequence[Problem], *, on_step: Callable[[int], Awaitable[None]] = _nothing
+        self,
+        problems: Sequence[Problem],
+        *,
+        on_step: Callable[[int], Awaitable[None]] = _nothing,
+        before: Sequence[Attempt] = (),
     ) -> list[Attempt]:
         """Every problem `attempts` times, at the pace of `tasks.pacing`; the attempts in the order in which they ended.
 
@@ -63,9 +71,13 @@ class Driver:
         meanwhile. Where the service trains groups, an attempt that does not train is made up for by another one at its
         problem. `on_attempt` is told of each attempt once it has ended; of those that wait for a batch that will not
         become full, at the end.
+
+        `before` are attempts that were made and reported in an earlier session of the run. They are not made again, and
+        those that are still queued are waited for like new ones.
         """
         pace = await self._pace()
-        plan = Plan(problems, attempts=self._config.attempts, order=self._config.order)
+        numbers = {(attempt.problem, attempt.number) for attempt in before}
+        plan = Plan(problems, attempts=self._config.attempts, order=self._config.order, before=numbers)
         making: dict[asyncio.Task[Attempt], Problem] = {}
         waiting: dict[asyncio.Task[dict[str, Any]], tuple[Problem, Attempt]] = {}
         done: list[Attempt] = []
@@ -77,7 +89,15 @@ class Driver:
             if pace.grouped and attempt.state not in ("trained", "queued"):
                 plan.again(problem)
 
-        self.clock.start()
+        self.clock.start(max((attempt.at_s for attempt in before), default=0.0))
+        by_id = {one.id: one for one in problems}
+        for queued in (attempt for attempt in before if attempt.state == "queued"):
+            if pace.waits:
+                waiting[asyncio.create_task(self._client.settled(queued.receipt))] = by_id[queued.problem], queued
+            else:
+                ended(by_id[queued.problem], queued)
+        for name in missing(before, self._config.attempts) if pace.grouped else ():
+            plan.again(by_id[name])
         try:
             while True:
                 while plan and len(making) < self._config.concurrency and len(making) + len(waiting) < pace.room:
@@ -146,6 +166,7 @@ class Driver:
         choice = completion["choices"][0]
         text = choice["message"]["content"] or ""
         score = error = state = reason = None
+        at_s = self.clock.seconds()
         if self._report:
             await asyncio.sleep(
                 feedback_delay(
@@ -154,8 +175,12 @@ class Driver:
             )
             grade = await self._grader.grade(problem, text)
             score, error = grade.score, grade.error
+            at_s = self.clock.seconds()
             if score is not None:
-                accepted = await self._client.report([receipt], score, metadata={"task": problem.id})
+                fields: dict[str, Any] = {"metadata": {"task": problem.id, "attempt": number, "at_s": at_s}}
+                if self._report_id is not None:
+                    fields["agent_record_id"] = self._report_id(problem.id, number)
+                accepted = await self._client.report([receipt], score, **fields)
                 state, reason = ("queued" if accepted["trains"] else "recorded"), accepted["reason"]
         return Attempt(
             problem=problem.id,
@@ -166,7 +191,7 @@ class Driver:
             text=text,
             completion_tokens=completion["usage"]["completion_tokens"],
             finish_reason=choice["finish_reason"],
-            at_s=self.clock.seconds(),
+            at_s=at_s,
             score=score,
             error=error,
             state=state,

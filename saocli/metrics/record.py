@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 from saocli.algo.pooled_variance import pooled_explained_variance
@@ -80,18 +80,30 @@ class StepRecorder:
         self._sinks = sinks
         self._advantage = advantage
         self._batch: Batch | None = None
+        self._notes: dict[str, float | None] = {}
+
+    def note(self, values: Mapping[str, float | None]) -> None:
+        """Values that the next step's metrics carry besides its own."""
+        self._notes |= values
 
     def measure(self, taken: Leased, output: StepOutput, seconds: Mapping[str, float]) -> dict[str, float | None]:
         """See `measure`; takes the batch into the rolling windows."""
         self._batch = taken.batch
         self._rolling.add([sample.score for sample in taken.batch.samples], output.moments)
-        return measure(taken, output, seconds, self._rolling)
+        return measure(taken, output, seconds, self._rolling) | self._notes
 
     def committed(self, release: Release, output: StepOutput) -> dict[str, Any]:
         """Write the measured step's record to every sink, and return it."""
         if self._batch is None or self._batch.step != release.step:
             raise ValueError(f"step {release.step} was committed without being measured")
-        record = step_record(release, self._batch, output, advantage=self._advantage)
+        self._notes = {}
+        return self._write(step_record(release, self._batch, output, advantage=self._advantage))
+
+    def rolled_back(self, release: Release) -> dict[str, Any]:
+        """Write the record of a rollback to every sink, and return it."""
+        return self._write(rollback_record(release, advantage=self._advantage))
+
+    def _write(self, record: dict[str, Any]) -> dict[str, Any]:
         for sink in self._sinks:
             sink.write(record)
         return record
@@ -145,6 +157,13 @@ def step_record(release: Release, batch: Batch, output: StepOutput, *, advantage
         "scores": [sample.score for sample in batch.samples],
         "moments": [asdict(moments) for moments in output.moments],
     }
+
+
+def rollback_record(release: Release, *, advantage: str) -> dict[str, Any]:
+    """The line of a rollback, which trains nothing: the contract's metrics are undefined."""
+    nothing = StepOutput(step=release.step, metrics={}, actor_trained=False)
+    undefined = replace(release, metrics={**dict.fromkeys(CONTRACT), **release.metrics})
+    return step_record(undefined, Batch(step=release.step, samples=()), nothing, advantage=advantage)
 
 
 def _lag(lags: Sequence[Sequence[int]]) -> dict[str, float | None]:

@@ -41,6 +41,8 @@ def number(value: float | None, width: int, decimals: int = 0) -> str:
 def note(record: Record) -> str:
     """What was special about the step, '' for a plain one."""
     parts = []
+    if (back := record.get("rollback/to_step")) is not None:
+        parts.append(f"rolled back to step {back:.0f}")
     if record["noop_reason"] is not None:
         parts.append(f"no-op: {record['noop_reason'].replace('_', ' ')}")
     elif record["actor_idle"] is not None:

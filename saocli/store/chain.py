@@ -19,7 +19,10 @@ from typing import Protocol
 from saocli.config.releases import ReleasesConfig
 from saocli.store.releases import Releases
 from saocli.store.run import RunDirectory
+from saocli.stored import MARKER
 from saocli.types import Operation, Release
+
+ROLLED_BACK_TO = "rollback/to_step"  # in the metrics of a rollback: the step whose weights it serves again
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +73,19 @@ class ReleaseChain:
         self._releases.commit(base, report_ids=())
         return base
 
+    def base(self) -> Release | None:
+        """The first release; None in a run that has none yet."""
+        return self._releases.get(self._id(0))
+
+    def get(self, release_id: str) -> Release | None:
+        """One release of this chain by its id, or None."""
+        found = self._releases.get(release_id)
+        return found if found is not None and found.scenario == self._scenario else None
+
+    def releases(self) -> list[Release]:
+        """All of them, oldest first."""
+        return self._releases.list(self._scenario)[::-1]
+
     def head(self) -> Release:
         head = self._releases.head(self._scenario)
         assert head is not None, "begin() commits the base release first"
@@ -78,9 +94,10 @@ class ReleaseChain:
     def next_step(self) -> int:
         return self.head().step + 1
 
-    def draft(self, step: int) -> Draft:
+    def draft(self, step: int, *, with_state: bool = False) -> Draft:
         folder = self._folder(step)
-        due = step % self._config.checkpoint_every == 0
+        every = self._config.checkpoint_every
+        due = with_state or (every > 0 and step % every == 0)
         return Draft(
             step=step, version=self._id(step), weights=folder / "weights", state=folder / "state" if due else None
         )
@@ -115,10 +132,55 @@ class ReleaseChain:
         await asyncio.to_thread(self._write, release, report_ids)
         return release
 
+    def training_of(self, release: Release) -> list[Release]:
+        """The commits whose training led to `release`, in order: from the base on, abandoned branches left out."""
+        chain = {one.step: one for one in self.releases()}
+        led: list[Release] = []
+        while release.operation is not Operation.BASE:
+            led.append(release)
+            release = chain[_step_before(release)]
+        return led[::-1]
+
+    def state(self, release: Release) -> Path | None:
+        """The trainer's state as it was at `release`, complete; None when there is none on disk."""
+        if release.checkpoint is None:
+            return None
+        folder = self._run.path / release.checkpoint
+        return folder if (folder / MARKER).is_file() else None
+
+    def home_of_weights(self, release: Release) -> Path:
+        """Where the weights that `release` serves belong."""
+        return _home_of_weights(self._run, release)
+
+    def weights(self, release: Release) -> Path | None:
+        """The weights that `release` serves, complete; None when they are no longer on disk."""
+        folder = self.home_of_weights(release)
+        return folder if (folder / MARKER).is_file() else None
+
+    def clean(self) -> None:
+        """Take away what a killed process left behind: drafts of steps that no release has, and half-written folders.
+
+        A release whose state is gone is no longer marked as having one.
+        """
+        chain = {release.step: release for release in self.releases()}
+        for folder in _numbered(self._run.releases):
+            release = chain.get(int(folder.name))
+            named = ["weights", release.checkpoint and Path(release.checkpoint).name] if release else []
+            for found in list(folder.iterdir()):
+                if found.name not in named or not (found / MARKER).is_file():
+                    shutil.rmtree(found)
+        for release in chain.values():
+            if release.checkpoint is not None and self.state(release) is None:
+                self._releases.set_checkpoint(release.release_id, None)
+        self._drop_empty()
+
     async def checkpoint_head(self, trainer: Saves) -> None:
-        """Save the trainer's state for the head unless it has one, so that a run can go on from where it stopped."""
+        """Save the trainer's state for the head unless it has one, so that a run can go on from where it stopped.
+
+        Nothing where states are never saved.
+        """
         head = self.head()
-        if head.checkpoint is None:
+        if head.checkpoint is None and self._config.checkpoint_every > 0:
             state = self._folder(head.step) / "state"
             await trainer.save(state)
             self._releases.set_checkpoint(head.release_id, str(state.relative_to(self._run.path)))
@@ -135,19 +197,46 @@ class ReleaseChain:
         return self._run.releases / f"{step:06d}"
 
     def _prune(self) -> None:
-        """Keep the newest `keep_last` states and weight folders; the serving weights are the newest."""
+        """Keep the newest `keep_last` states and weight folders, and those of every `keep_every`-th step.
+
+        The serving weights are the newest.
+        """
+        every = self._config.keep_every
         for kind in ("weights", "state"):
-            for folder in sorted(self._run.releases.glob(f"*/{kind}"))[: -self._config.keep_last]:
+            there = [folder / kind for folder in _numbered(self._run.releases) if (folder / kind).is_dir()]
+            for folder in there[: -self._config.keep_last]:
+                step = int(folder.parent.name)
+                if every and step % every == 0:
+                    continue
                 if kind == "state":
-                    self._releases.set_checkpoint(self._id(int(folder.parent.name)), None)
+                    self._releases.set_checkpoint(self._id(step), None)
                 shutil.rmtree(folder)
-        for folder in self._run.releases.iterdir():
+        self._drop_empty()
+
+    def _drop_empty(self) -> None:
+        for folder in _numbered(self._run.releases):
             if not any(folder.iterdir()):
                 folder.rmdir()
 
 
+def _step_before(release: Release) -> int:
+    """The step that `release` was made from: of a rollback, the one that it goes back to."""
+    back = release.metrics.get(ROLLED_BACK_TO) if release.operation is Operation.ROLLBACK else None
+    return release.step - 1 if back is None else int(back)
+
+
+def _numbered(folder: Path) -> list[Path]:
+    """The folders that are named by a step, in order of steps."""
+    return sorted((one for one in folder.iterdir() if one.name.isdigit()), key=lambda one: int(one.name))
+
+
 def weights_folder(run: RunDirectory, release: Release) -> Path | None:
     """Where the weights that `release` serves lie; None when retention has removed them."""
-    step = int(release.weight_version.rsplit("@", 1)[1])
-    folder = run.releases / f"{step:06d}" / "weights"
+    folder = _home_of_weights(run, release)
     return folder if folder.is_dir() else None
+
+
+def _home_of_weights(run: RunDirectory, release: Release) -> Path:
+    """A version is named by the step that made it."""
+    step = int(release.weight_version.rsplit("@", 1)[1])
+    return run.releases / f"{step:06d}" / "weights"

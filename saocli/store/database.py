@@ -19,9 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from saocli.errors import StoreError
-from saocli.store.schema import SCHEMA, VERSION
+from saocli.store.schema import MIGRATIONS, SCHEMA, VERSION
 
 BUSY_TIMEOUT_S = 10.0
+FIX_DAMAGE = "restore {name} from a copy, or start a new run"
 
 
 class Database:
@@ -37,15 +38,23 @@ class Database:
             if not readonly:
                 self._writer = self._connect("rwc")
                 self._writer.execute("PRAGMA journal_mode = WAL")
-                self._create()
+                self._lay_out()
             self._reader = self._connect("ro")
-            found = self._reader.execute("PRAGMA user_version").fetchone()[0]
-        if found != VERSION:
+            found = _version(self._reader)
+        # An older file, which a run directory that nobody goes on with has, can be read as it is.
+        if found != VERSION and not (readonly and found in MIGRATIONS):
             self.close()
             raise StoreError(
                 f"{path} has schema version {found}, this program reads {VERSION}",
                 fix="open the run with the version of sao that wrote it (see its environment.json)",
             )
+
+    def check(self) -> None:
+        """Read every page. Raises StoreError, with a way out, for a file that is damaged."""
+        with self.read() as connection:
+            found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise StoreError(f"{self.path} is damaged: {found}", fix=FIX_DAMAGE.format(name=self.path.name))
 
     def close(self) -> None:
         """Close both connections; the last one to close folds the log into the file."""
@@ -90,14 +99,16 @@ class Database:
         connection.row_factory = sqlite3.Row
         return connection
 
-    def _create(self) -> None:
-        """Lay the tables into an empty file; leaves any other file as it is."""
+    def _lay_out(self) -> None:
+        """Lay the tables into an empty file, bring an older one up to date; leaves any other file as it is."""
         with self.write(durable=True) as connection:
+            version = _version(connection)
             empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
-            if empty:
-                for statement in SCHEMA:
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {VERSION}")
+            if not empty and version not in MIGRATIONS:
+                return
+            for statement in SCHEMA if empty else _steps_from(version):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -114,6 +125,17 @@ class Database:
             sqlite3.SQLITE_READONLY: f"make {self.path.parent} writable",
             sqlite3.SQLITE_CANTOPEN: f"check that {self.path.parent} exists and is writable",
             sqlite3.SQLITE_BUSY: "another process holds the file; stop it and try again",
-            sqlite3.SQLITE_CORRUPT: f"restore {self.path.name} from a copy, or start a new run",
+            sqlite3.SQLITE_CORRUPT: FIX_DAMAGE.format(name=self.path.name),
             sqlite3.SQLITE_NOTADB: "the file is not a run database; name another run directory",
         }.get(code, "check the disk and the permissions of the run directory")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _steps_from(version: int) -> Iterator[str]:
+    """The statements from a file of `version` to one of VERSION."""
+    while version in MIGRATIONS:
+        yield from MIGRATIONS[version]
+        version += 1

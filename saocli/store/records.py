@@ -115,11 +115,11 @@ class Records:
             return [_taken_scores(db, step, window, group) or everywhere for group in groups]
 
     def lease(self, step: int, report_ids: Sequence[str]) -> None:
-        """Take queued reports into `step`, durably: all of them, or StoreError."""
+        """Take queued reports into `step` in the order of its batch, durably: all of them, or StoreError."""
         with self._db.write(durable=True) as db:
-            moved = db.execute(
-                f"UPDATE reports SET state = 'leased', step = ? WHERE state = 'queued' AND id IN ({holes(report_ids)})",
-                (step, *report_ids),
+            moved = db.executemany(
+                "UPDATE reports SET state = 'leased', step = ?, position = ? WHERE state = 'queued' AND id = ?",
+                [(step, position, report_id) for position, report_id in enumerate(report_ids)],
             ).rowcount
             if moved != len(report_ids):
                 raise StoreError(
@@ -127,10 +127,14 @@ class Records:
                     fix="this is a fault of sao: no report was moved; restart the run",
                 )
 
-    def release_leases(self) -> int:
-        """Put the reports of an unfinished step back into the queue (at a restart); returns how many."""
-        with self._db.write(durable=True) as db:
-            return db.execute("UPDATE reports SET state = 'queued', step = NULL WHERE state = 'leased'").rowcount
+    def batch(self, step: int) -> list[QueuedReport]:
+        """The reports that `step` holds or has trained, with exchanges, in the order of its batch."""
+        with self._db.read() as db:
+            query = (
+                "SELECT * FROM reports INDEXED BY taken_by_step "
+                "WHERE state IN ('leased', 'trained') AND step = ? ORDER BY position, seq"
+            )
+            return [self._with_exchanges(db, row) for row in db.execute(query, (step,)).fetchall()]
 
     def drop(self, report_id: str, reason: str) -> None:
         """A queued or leased report will not train, for this reason."""
@@ -154,6 +158,28 @@ class Records:
             open_receipts = db.execute(query).fetchone()[0]
         standing = {state.value: states.get(state.value, 0) for state in State if state is not State.OPEN}
         return Counts(open=open_receipts, **standing)
+
+    def waiting(self) -> tuple[int, int]:
+        """How many reports are queued and how many leased; as quick when millions are trained."""
+        with self._db.read() as db:
+            queued = "SELECT count(*) FROM reports INDEXED BY queued_reports WHERE state = 'queued'"
+            leased = "SELECT count(*) FROM reports INDEXED BY reports_by_state WHERE state = 'leased'"
+            return db.execute(queued).fetchone()[0], db.execute(leased).fetchone()[0]
+
+    def open_receipts(self, scenario: str, *, since: float) -> dict[str, float]:
+        """Trainable receipts without a report, made at `since` or later → when each was made, oldest first."""
+        with self._db.read() as db:
+            query = (
+                "SELECT receipt, created_at FROM exchanges INDEXED BY open_exchanges WHERE reported = 0 "
+                "AND trainable = 1 AND scenario = ? AND created_at >= ? ORDER BY seq"
+            )
+            return dict(tuple(row) for row in db.execute(query, (scenario, since)))
+
+    def tally(self) -> dict[tuple[str, str | None], int]:
+        """Reports by state and reason."""
+        with self._db.read() as db:
+            query = "SELECT state, reason, count(*) FROM reports GROUP BY state, reason ORDER BY state, reason"
+            return {(state, reason): count for state, reason, count in db.execute(query)}
 
     def generations(self) -> int:
         """How many generations were recorded so far."""
@@ -180,6 +206,12 @@ class Records:
                 self._receipt_entry(db, seq) if request_type == "inference" else self._report_entry(db, seq)
                 for seq, request_type in db.execute(query, (scenario, after, limit)).fetchall()
             ]
+
+    def reports(self, scenario: str) -> list[ReportEntry]:
+        """Every report of a scenario, in order of acceptance."""
+        with self._db.read() as db:
+            query = "SELECT seq FROM records WHERE scenario = ? AND request_type = 'report' ORDER BY seq"
+            return [self._report_entry(db, seq) for (seq,) in db.execute(query, (scenario,)).fetchall()]
 
     def _receipt_entry(self, db: sqlite3.Connection, seq: int) -> ReceiptEntry:
         row = db.execute(f"SELECT {ENTRY_COLUMNS} FROM exchanges WHERE seq = ?", (seq,)).fetchone()

@@ -37,6 +37,12 @@ class Releases:
             query = "SELECT * FROM releases WHERE scenario = ? ORDER BY seq DESC"
             return [to_release(row) for row in db.execute(query, (scenario,))]
 
+    def tally(self, scenario: str) -> dict[str, int]:
+        """How many there are of each operation."""
+        with self._db.read() as db:
+            query = "SELECT operation, count(*) FROM releases WHERE scenario = ? GROUP BY operation ORDER BY operation"
+            return dict(tuple(row) for row in db.execute(query, (scenario,)))
+
     def get(self, release_id: str) -> Release | None:
         """One release by its id, or None."""
         with self._db.read() as db:

@@ -81,7 +81,14 @@ class RunDirectory:
 
     @classmethod
     def create(cls, root: Path, name: str) -> RunDirectory:
-        """Make root/<name>-<mmdd-HHMM>[-n] and point root/latest to it. Raises StoreError."""
+        """Make root/<name>-<mmdd-HHMM>[-n] with its folders and point root/latest to it. Raises StoreError."""
+        run = cls.reserve(root, name)
+        run.make()
+        return run
+
+    @classmethod
+    def reserve(cls, root: Path, name: str) -> RunDirectory:
+        """The same, but empty: for what is no run itself, as a comparison of several. Raises StoreError."""
         stem = f"{name}-{time.strftime('%m%d-%H%M')}"
         with _explained(root):
             root.mkdir(parents=True, exist_ok=True)
@@ -92,7 +99,6 @@ class RunDirectory:
                     run.path.mkdir()
                     break
                 number += 1
-            run.make()
             _point(root / LATEST, run.path.name)
         return run
 

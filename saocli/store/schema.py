@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
-VERSION = 2
+from collections.abc import Mapping
+from types import MappingProxyType
+
+VERSION = 3
+
+# What turns a file of the named version into one of the next.
+MIGRATIONS: Mapping[int, tuple[str, ...]] = MappingProxyType(
+    {
+        2: (
+            "ALTER TABLE reports ADD COLUMN position INTEGER",
+            # A release lists its receipts in the order of its batch. Where a step was not committed, the order of
+            # acceptance is the best that is known.
+            """UPDATE reports SET position = (
+                SELECT min(CAST(listed.key AS INTEGER))
+                FROM releases, json_each(releases.receipts) AS listed
+                JOIN exchanges ON exchanges.receipt = listed.value
+                WHERE releases.release_id = reports.release_id AND exchanges.claim = reports.id
+            ) WHERE state = 'trained'""",
+        ),
+    }
+)
 
 SCHEMA = (
     "CREATE TABLE scenarios (name TEXT PRIMARY KEY, created_at REAL NOT NULL)",
@@ -47,7 +67,8 @@ SCHEMA = (
         reason TEXT,               -- why it does not train
         step INTEGER,              -- the step that holds or trained it
         release_id TEXT,
-        prompt_group TEXT          -- Sample.group of a report that trains
+        prompt_group TEXT,         -- Sample.group of a report that trains
+        position INTEGER           -- its place in its step's batch
     )""",
     "CREATE INDEX reports_by_state ON reports (state, reason)",
     "CREATE INDEX queued_reports ON reports (seq) WHERE state = 'queued'",

@@ -19,6 +19,10 @@ class Trainer(Protocol):
         """Write the actor as a Hugging Face folder; returns the sha256 digest over its tensors."""
         ...
 
+    async def digest(self) -> str:
+        """What `export` would return now, without writing anything."""
+        ...
+
     async def save(self, folder: Path) -> None:
         """Write actor, critic, both optimizers, schedules and RNG; complete only once its marker file is there."""
         ...

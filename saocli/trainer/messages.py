@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any, TypeVar, get_type_hints
 
@@ -25,6 +25,7 @@ class WorkerSetup:
     seed: int
     host: str
     port: int
+    shares_gpus: bool = False  # with an engine, that needs the memory between two steps
 
 
 def setup_to_json(setup: WorkerSetup) -> dict[str, Any]:
@@ -60,11 +61,13 @@ def output_from_json(data: dict[str, Any]) -> StepOutput:
 
 
 def _revive(cls: type[T], data: dict[str, Any]) -> T:
-    """A flat config dataclass from its JSON; enum members come back from their values."""
+    """A config dataclass from its JSON; enum members come back from their values, and dataclasses from theirs."""
     hints = get_type_hints(cls)
     values = {field.name: data[field.name] for field in fields(cls)}  # type: ignore[arg-type]
     for name, value in values.items():
         hint = hints[name]
         if isinstance(hint, type) and issubclass(hint, Enum):
             values[name] = hint(value)
+        elif isinstance(hint, type) and is_dataclass(hint):
+            values[name] = _revive(hint, value)
     return cls(**values)

@@ -1,4 +1,4 @@
-"""The trainer as its own processes: starts the ranks under torchrun and commands the first one over the channel."""
+"""The trainer as its own processes: starts the ranks by their launcher and commands the first one over the channel."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 from saocli.config.arm import ArmConfig
 from saocli.config.trainer import TrainerConfig
 from saocli.errors import ProcessDied, TrainerError
-from saocli.process import Child, compute_env, interpreter
+from saocli.process import Child
 from saocli.trainer import channel
+from saocli.trainer.command import launch_arguments, launch_environment
 from saocli.trainer.messages import WorkerSetup, batch_to_json, output_from_json, setup_to_json
 from saocli.types import Batch, StepOutput
 
 HANDSHAKE_S = 10.0
-DEATH_S = 5.0  # how long torchrun takes at most to follow a rank that died
+DEATH_S = 5.0  # how long the launcher takes at most to follow a rank that died
 CLOSE_S = 10.0
 T = TypeVar("T")
 Gone = (asyncio.IncompleteReadError, ConnectionError)
@@ -65,8 +66,12 @@ class RemoteTrainer:
         seed: int,
         log: Path,
         on_progress: Callable[[str], None] | None = None,
+        gpus: str | None = None,
+        shares_gpus: bool = False,
     ) -> RemoteTrainer:
         """Start the ranks and wait until models are loaded.
+
+        `gpus` is their CUDA_VISIBLE_DEVICES, None: ours. `shares_gpus`: an engine uses them too, between two steps.
 
         Raises ProcessDied when they end or stay silent for `config.start_timeout_s`, TrainerError when they refuse the
         model.
@@ -92,17 +97,15 @@ class RemoteTrainer:
             seed=seed,
             host=host,
             port=port,
+            shares_gpus=shares_gpus,
         )
         log.parent.mkdir(parents=True, exist_ok=True)
         setup_file = log.with_suffix(".json")
         setup_file.write_text(json.dumps(setup_to_json(setup), indent=2) + "\n")
         child = Child.start(
             "trainer",
-            [
-                *(interpreter(config.python), "-m", "torch.distributed.run", "--standalone"),
-                *("--nproc-per-node", str(config.ranks), "-m", "saocli.trainer.megatron.worker", str(setup_file)),
-            ],
-            env=compute_env(config.threads, {channel.SECRET_VARIABLE: secret}),
+            launch_arguments(config, setup_file),
+            env=launch_environment(config, secret=secret, gpus=gpus),
             log=log,
         )
         try:
@@ -129,11 +132,32 @@ class RemoteTrainer:
         answer = await self._command(f"exporting to {folder}", command="export", folder=str(folder.absolute()))
         return str(answer["digest"])
 
+    async def digest(self) -> str:
+        return str((await self._command("hashing its weights", command="digest"))["digest"])
+
     async def save(self, folder: Path) -> None:
         await self._command(f"saving to {folder}", command="save", folder=str(folder.absolute()))
 
     async def load(self, folder: Path) -> None:
         await self._command(f"loading {folder}", command="load", folder=str(folder.absolute()))
+
+    async def transfer(self, command: str, *, within_s: float, **values: Any) -> channel.Message:
+        """One command of `megatron.sending`. Raises TrainerError; and ProcessDied where there is no answer in time.
+
+        The trainer is ended then: a rank that hangs in a transfer takes no other command. Cancelling gives up the
+        answer, not the command.
+        """
+        doing = f"sending weights ({command})"
+        task = asyncio.ensure_future(self._command(doing, command=command, **values))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, should nobody be left
+        if not (await asyncio.wait({task}, timeout=within_s))[0]:
+            await self.child.stop()
+            await asyncio.wait({task})
+            raise ProcessDied(
+                f"the trainer was still {doing} after {within_s:g} s, and was ended",
+                fix=f"see {self.child.log}, raise engine.publish_timeout_s, or set engine.publish=disk",
+            )
+        return task.result()
 
     async def close(self) -> None:
         """Let the ranks end, then make sure that they have."""

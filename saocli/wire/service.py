@@ -12,34 +12,29 @@ from pathlib import Path
 from typing import Any
 
 from saocli.config.arms import facts
-from saocli.config.engine import EngineKind
 from saocli.config.run import RunConfig
 from saocli.driver.drive import Played, play_to_end
 from saocli.engine.absent import AbsentEngine
-from saocli.engine.client import HttpEngine
-from saocli.engine.embedded.launch import start_embedded
-from saocli.engine.sglang.launch import start_sglang
 from saocli.gateway.app import make_app
 from saocli.gateway.codec import HFCodec
-from saocli.gateway.deps import Changes, GatewayDeps, HealthState
+from saocli.gateway.connection import Bounds
+from saocli.gateway.deps import Changes, GatewayDeps, HealthState, cannot_roll_back
 from saocli.gateway.selfcheck import self_check
-from saocli.gateway.server import serve
-from saocli.loop import Parts, conduct
-from saocli.metrics.record import StepRecorder
-from saocli.metrics.rolling import Rolling
-from saocli.metrics.sinks import JsonlSink
+from saocli.gateway.server import local_url, serve
 from saocli.models.describe import describe
 from saocli.models.digest import folder_digest
 from saocli.models.resolve import resolve
-from saocli.process import Child
 from saocli.queue import SampleQueue
 from saocli.store.chain import ReleaseChain
 from saocli.store.database import Database
 from saocli.store.records import Records
 from saocli.store.releases import Releases
 from saocli.store.run import RunDirectory
-from saocli.trainer.remote import RemoteTrainer
-from saocli.types import Release, StepOutput
+from saocli.types import Release
+from saocli.wire.engines import Engines, open_engines
+from saocli.wire.publication import publication_way
+from saocli.wire.restore import proved_weights
+from saocli.wire.training import Training, Wrap
 from saocli.wire.view import PhaseView, View
 
 
@@ -50,14 +45,22 @@ class Service:
     releases: Releases
     chain: ReleaseChain
     queue: SampleQueue
-    engine: HttpEngine
-    trainer: RemoteTrainer | None = None  # None for an arm that trains nothing
-    parts: Parts
+    engines: Engines
+    training: Training | None = None  # None for an arm that trains nothing
     deps: GatewayDeps
     base: Release
     url: str
 
-    def __init__(self, config: RunConfig, directory: RunDirectory, view: View, started: AsyncExitStack) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        directory: RunDirectory,
+        view: View,
+        started: AsyncExitStack,
+        *,
+        wrap: Wrap = lambda parts: parts,
+    ) -> None:
+        """`wrap` may put something between the conductor's loop and its parts."""
         arm = facts(config.arm.name)
         assert arm is not None, "the configuration's check knows the arm"
         self._arm = arm
@@ -65,30 +68,40 @@ class Service:
         self._directory = directory
         self._view = view
         self._started = started
+        self._wrap = wrap
         self._changes = Changes()
         self._news = asyncio.Event()
-        self._last_record: Mapping[str, Any] = {}
         self._starting: str | None = "the engine"
-        self.children: list[Child] = []
+        self.engines = Engines(config.engine, AbsentEngine())
 
     async def start(self, listener: socket.socket) -> None:
-        """Model, store, gateway (which says 503 until the rest is there), engine, trainer, base release."""
+        """Model, store, gateway (which says 503 until the rest is there), engine, trainer, base release.
+
+        A run directory that has a chain is gone on with: its head serves, and the trainer is restored to it.
+        """
         config, view = self._config, self._view
-        self.url = f"http://{config.gateway.host}:{listener.getsockname()[1]}"
+        self.url = local_url(config.gateway.host, listener.getsockname()[1])
         with view.phase("model", config.model.name) as phase:
             folder = await asyncio.to_thread(resolve, config.model, on_progress=lambda text, _: phase.progress(text))
             phase.detail = describe(folder)
-        self._open_store()
+        await asyncio.to_thread(self._open_store)
+        head = self.releases.head(config.scenario)
+        weights = await asyncio.to_thread(proved_weights, self.chain, head, config.trainer.dtype) if head else folder
         with view.phase("engine", config.engine.kind.value) as phase:
             await self._start_gateway(await asyncio.to_thread(HFCodec, folder), listener)
-            await self._start_engine(folder, phase)
+            if head is None or weights is None:
+                await self._start_engine(folder, self.chain.draft(0).version, phase)
+            else:
+                await self._start_engine(weights, head.weight_version, phase)
         if self._arm.trains:
             self._starting = "the trainer"
-            with view.phase("trainer", "megatron") as phase:
-                await self._start_trainer(folder, phase)
-        else:
+            await self._start_training(folder, head, engine_serves_it=weights is not None)
+        elif head is None:
             with view.phase("trainer", f"none (arm {config.arm.name})"):
-                self.base = self.chain.begin(await asyncio.to_thread(folder_digest, folder, config.trainer.dtype))
+                self.chain.begin(await asyncio.to_thread(folder_digest, folder, config.trainer.dtype))
+        base = self.chain.base()
+        assert base is not None
+        self.base = base
         with view.phase("gateway", self.url) as phase:
             self._starting = None
             self._announce()
@@ -96,8 +109,8 @@ class Service:
 
     async def conduct(self, last_step: int | None) -> None:
         """Train what is reported until the queue is drained; with an arm that trains nothing, wait for that."""
-        if self._arm.trains:
-            await conduct(self.parts, last_step=last_step)
+        if self.training is not None:
+            await self.training.recovery.conduct(last_step)
         else:
             await self.queue.drained()
 
@@ -127,18 +140,19 @@ class Service:
 
     async def save(self) -> None:
         """Put down the trainer's state, so that the run can go on from where it stopped."""
-        if self.trainer is not None:
-            self._view.status("saving the trainer's state")
-            await self.chain.checkpoint_head(self.trainer)
+        if self.training is not None:
+            await self.training.save()
 
     def _open_store(self) -> None:
         config = self._config
         database = Database(self._directory.records_db)
         self._started.callback(database.close)
+        database.check()
         self.records, self.releases = Records(database), Releases(database)
         self.chain = ReleaseChain(
             self._directory, self.releases, scenario=config.scenario, arm=config.arm.name, config=config.releases
         )
+        self.chain.clean()
         self.queue = SampleQueue(
             self.records,
             self.releases,
@@ -150,65 +164,44 @@ class Service:
             on_drop=self._changes.notify,
         )
 
-    async def _start_engine(self, folder: Path, phase: PhaseView) -> None:
+    async def _start_engine(self, folder: Path, version: str, phase: PhaseView) -> None:
         config = self._config
-        start = start_sglang if config.engine.kind is EngineKind.SGLANG else start_embedded
-        self.engine = await start(
-            config.engine,
-            model_folder=folder,
-            version=self.chain.draft(0).version,
-            context_length=config.context_length,
-            seed=config.seed,
-            log=self._directory.logs / "engine.log",
-            on_progress=phase.progress,
+        self.engines = await open_engines(
+            config,
+            folder=folder,
+            version=version,
+            logs=self._directory.logs,
+            progress=phase.progress,
+            say=lambda text: self._view.say(f"  {text}", style="yellow"),
+            way=publication_way(config.engine, lambda: self.training.seat.current if self.training else None),
         )
-        self._started.push_async_callback(self.engine.close)
-        self.children += [self.engine.child] if self.engine.child else []
+        self._started.push_async_callback(self.engines.engine.close)
         phase.progress("checking that it answers with ids and log-probabilities")
-        await self_check(self.engine, self.deps.codec)
-        self.deps.engine = self.engine
-        phase.detail = f"{config.engine.device} · {config.engine.dtype} · {config.engine.slots} slots"
+        for engine in self.engines.each:
+            await self_check(engine, self.deps.codec)
+        self.deps.engine = self.engines.engine
+        phase.detail = self.engines.detail
 
-    async def _start_trainer(self, folder: Path, phase: PhaseView) -> None:
-        config = self._config
-        trainer = self.trainer = await RemoteTrainer.start(
-            config=config.trainer,
-            arm=config.arm,
-            model_folder=folder,
-            context_length=config.context_length,
-            seed=config.seed,
-            log=self._directory.logs / "trainer.log",
-            on_progress=phase.progress,
-        )
-        self._started.push_async_callback(trainer.close)
-        self.children.append(trainer.child)
-        phase.progress("writing the base release")
-        self.base = self.chain.begin(await trainer.export(self.chain.draft(0).weights))
-        info = trainer.info
-        roles = "actor + critic" if info.critic_parameters else "actor"
-        ranks = f"{info.ranks} rank" + "s" * (info.ranks != 1)
-        phase.what = info.backend
-        phase.detail = f"{roles} · {ranks} · {info.dtype} · {info.peak_rss_bytes / 2**30:.1f} GiB"
-        sink = JsonlSink(self._directory.metrics_jsonl)
-        self._started.callback(sink.close)
-        recorder = StepRecorder(
-            rolling=Rolling(config.metrics.rolling_rollouts), sinks=[sink], advantage=info.advantage
-        )
-
-        def committed(release: Release, output: StepOutput) -> None:
-            self._last_record = recorder.committed(release, output)
-            self._view.step(release, self._last_record)
-            self._changes.notify()
-            self._news.set()
-
-        self.parts = Parts(
-            source=self.queue,
-            trainer=trainer,
-            engine=self.engine,
+    async def _start_training(self, folder: Path, head: Release | None, *, engine_serves_it: bool) -> None:
+        training = self.training = Training(
+            self._config,
+            self._directory,
+            self._view,
+            self._started,
             chain=self.chain,
-            measure=recorder.measure,
-            committed=committed,
+            queue=self.queue,
+            engine=self.engines.engine,
+            model_folder=folder,
+            wrap=lambda parts: self._wrap(self.engines.in_turns(parts)),
+            changed=self._changed,
         )
+        with self._view.phase("trainer", "megatron") as phase:
+            await training.start(phase)
+        await training.begin_or_restore(head, engine_serves_it=engine_serves_it)
+
+    def _changed(self) -> None:
+        self._changes.notify()
+        self._news.set()
 
     async def _start_gateway(self, codec: HFCodec, listener: socket.socket) -> None:
         config = self._config
@@ -224,6 +217,7 @@ class Service:
             health=self._health,
             status=self._status,
             on_report_accepted=self._accepted,
+            rollback=self._roll_back,
             changes=self._changes,
             seed=config.seed,
             trains=self._arm.trains,
@@ -232,8 +226,12 @@ class Service:
             max_staleness=config.max_staleness,
             create_scenarios=config.gateway.create_scenarios,
             max_body_bytes=int(config.gateway.max_body_mb * 2**20),
+            max_generations=config.gateway.max_generations,
+            max_outstanding=config.gateway.outstanding(config.batch_size, config.max_staleness),
+            receipt_ttl_s=config.gateway.receipt_ttl_s,
         )
-        self._started.push_async_callback(await serve(make_app(self.deps), listener))
+        bounds = Bounds(connections=config.gateway.max_connections, body_bytes=self.deps.max_body_bytes)
+        self._started.push_async_callback(await serve(make_app(self.deps), listener, bounds))
 
     def _announce(self) -> None:
         """Let this machine's clients find the service, now that it is healthy."""
@@ -242,6 +240,11 @@ class Service:
         self._directory.write_service(url=self.url, pid=os.getpid(), scenario=config.scenario, started_at=time.time())
         self._started.callback(self._directory.remove_service)
 
+    async def _roll_back(self, release_id: str) -> Release:
+        if self.training is None:
+            return await cannot_roll_back(release_id)
+        return await self.training.recovery.rollback(release_id)
+
     def _accepted(self) -> None:
         self.queue.wake()
         self._news.set()
@@ -249,13 +252,25 @@ class Service:
     def _health(self) -> HealthState:
         if self._starting is not None:
             return HealthState(ok=False, reason=f"starting {self._starting}")
-        dead = [child.name for child in self.children if child.returncode is not None]
-        return HealthState(ok=not dead, reason=f"the {dead[0]} is down" if dead else None)
+        if self.engines.down is not None:
+            return HealthState(ok=False, reason=self.engines.down)
+        # A trainer that is being restored leaves serving as it is.
+        return HealthState(ok=True)
+
+    def _phase(self, *, leased: int) -> str:
+        if self._starting is not None:
+            return "starting"
+        if self.training is not None and self.training.recovery.doing is not None:
+            return self.training.recovery.doing
+        return "training" if leased else "waiting"
 
     def _status(self) -> Mapping[str, Any]:
         counts = self.records.counts()
         return {
-            "phase": "starting" if self._starting else "training" if counts.leased else "waiting",
-            "processes": {child.name: {"pid": child.pid, "alive": child.returncode is None} for child in self.children},
-            "last_step": self._last_record,
+            "phase": self._phase(leased=counts.leased),
+            "processes": {
+                **self.engines.processes(),
+                **(self.training.seat.processes() if self.training else {}),
+            },
+            "last_step": self.training.last_record if self.training else {},
         }

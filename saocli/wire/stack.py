@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass
 
 from saocli.config.run import RunConfig
 from saocli.store.run import RunDirectory
-from saocli.supervise import call_when, child_death, first_failure_or
+from saocli.supervise import call_when, first_failure_or
 from saocli.wire.service import Service
+from saocli.wire.training import Wrap
 from saocli.wire.view import View
 
 
@@ -39,21 +40,25 @@ async def run(
     drive: bool,
     last_step: int | None,
     stop: asyncio.Event,
+    wrap: Wrap = lambda parts: parts,
 ) -> Outcome:
     """Start everything; train until the tasks are trained, `last_step` is committed or `stop` is set; end everything.
 
-    Raises what failed, after every process it started is gone.
+    A directory that has a chain of releases is gone on with. `wrap` may put something between the conductor's loop and
+    its parts. Raises what failed, after every process it started is gone.
     """
     began = time.monotonic()
     async with AsyncExitStack() as started:
-        service = Service(config, directory, view, started)
+        service = Service(config, directory, view, started, wrap=wrap)
         await service.start(listener)
         start_s = time.monotonic() - began
         conductor = asyncio.create_task(service.conduct(last_step))
         driving = asyncio.create_task(service.drive(conductor, stop)) if drive else None
         needed = [conductor, driving] if driving else [conductor]
-        others = [asyncio.create_task(child_death(child)) for child in service.children]
-        others.append(asyncio.create_task(call_when(stop, service.queue.drain)))
+        others = [
+            asyncio.create_task(service.engines.given_up()),
+            asyncio.create_task(call_when(stop, service.queue.drain)),
+        ]
         if view.live:
             others.append(asyncio.create_task(service.show_counts()))
         try:

@@ -13,9 +13,9 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from saocli.errors import TrainerError
+from saocli.stored import MARKER
 
 FULL_BYTES = 2**20  # a disk with less left is taken to be what stopped a write
-MARKER = "sao-complete.json"  # written last into a folder that this package made
 
 
 def is_writer() -> bool:

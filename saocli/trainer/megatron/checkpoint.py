@@ -14,7 +14,8 @@ from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShard
 from torch.distributed.checkpoint.api import CheckpointException
 
 from saocli.errors import TrainerError
-from saocli.trainer.megatron.atomic import MARKER, is_writer, replacing
+from saocli.stored import MARKER
+from saocli.trainer.megatron.atomic import is_writer, replacing
 from saocli.trainer.megatron.learner import Learner
 from saocli.trainer.megatron.memory import release
 from saocli.trainer.megatron.step import Training
@@ -48,10 +49,16 @@ def save(training: Training, folder: Path) -> None:
 
 
 def load(training: Training, folder: Path) -> None:
-    """Restore what `save` wrote, bit for bit. Collective. Raises TrainerError for a folder without its marker."""
+    """Restore what `save` wrote, bit for bit. Collective. Raises TrainerError for a folder that does not fit."""
     if not (folder / MARKER).is_file():
         raise TrainerError(f"{folder} is not a complete trainer state", fix="resume from a release that has one")
-    for name, learner in _learners(training).items():
+    stored, learners = {path.name for path in folder.iterdir() if path.is_dir()}, _learners(training)
+    if stored != learners.keys():
+        raise TrainerError(
+            f"{folder} holds {' and '.join(sorted(stored))}, this arm trains {' and '.join(sorted(learners))}",
+            fix="resume with the arm that wrote it",
+        )
+    for name, learner in learners.items():
         try:
             state = dist_checkpointing.load(learner.sharded_state(loading=True), str(folder / name))
         except (OSError, CheckpointingException, CheckpointException) as error:

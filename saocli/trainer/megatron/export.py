@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 
 from saocli.digest import tensor_heading
-from saocli.trainer.megatron.atomic import MARKER, is_writer, replacing
+from saocli.stored import MARKER
+from saocli.trainer.megatron.atomic import is_writer, replacing
 from saocli.trainer.megatron.learner import Learner
 
 WEIGHTS = "model.safetensors"
@@ -29,10 +30,7 @@ def export_actor(learner: Learner, source: Path, folder: Path) -> str:
     Collective: every rank calls it, rank 0 writes and returns the digest, the others return ''. Tensors without change
     of layout are written from the parameters themselves.
     """
-    tensors = {}
-    for name, tensor in learner.bridge.export_weights([learner.model]):
-        if is_writer():
-            tensors[name] = tensor
+    tensors = _exported(learner)
     digest = ""
     with replacing(folder) as rough:
         if is_writer():
@@ -40,6 +38,18 @@ def export_actor(learner: Learner, source: Path, folder: Path) -> str:
             digest = write_safetensors(rough / WEIGHTS, tensors)
             (rough / MARKER).write_text(json.dumps({"digest": digest}) + "\n")
     return digest
+
+
+@torch.no_grad()
+def actor_digest(learner: Learner) -> str:
+    """The digest that `export_actor` would return, without writing anything. Collective in the same way."""
+    tensors = _exported(learner)
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous().cpu()
+        digest.update(tensor_heading(name, SAFETENSORS_DTYPE[tensor.dtype], tensor.shape))
+        digest.update(_bytes_of(tensor))
+    return digest.hexdigest() if is_writer() else ""
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
@@ -67,7 +77,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
         for name in sorted(tensors):
             tensor = tensors[name].contiguous().cpu()
             digest.update(tensor_heading(name, SAFETENSORS_DTYPE[tensor.dtype], tensor.shape))
-            data = memoryview(tensor.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+            data = _bytes_of(tensor)
             # Hashing and writing both release the GIL; together they take as long as the slower one.
             hashed = hasher.submit(digest.update, data)
             written = 0
@@ -76,6 +86,20 @@ def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
             hashed.result()
         os.fsync(file.fileno())
     return digest.hexdigest()
+
+
+def _exported(learner: Learner) -> dict[str, torch.Tensor]:
+    """The actor's tensors under their Hugging Face names; every rank takes part, rank 0 gets them."""
+    tensors = {}
+    for name, tensor in learner.bridge.export_weights([learner.model]):
+        if is_writer():
+            tensors[name] = tensor
+    return tensors
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the CPU."""
+    return memoryview(tensor.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
 def copy_other_files(source: Path, folder: Path, dtype: torch.dtype) -> None:

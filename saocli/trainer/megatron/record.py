@@ -14,7 +14,7 @@ from saocli.algo.explained_variance import explained_variance, rollout_moments
 from saocli.algo.ratio_stats import ratio_metrics
 from saocli.algo.reduce import Tally
 from saocli.algo.value_loss import value_metrics
-from saocli.types import RolloutMoments, StepOutput
+from saocli.types import REFUSED, RolloutMoments, StepOutput
 
 UNDEFINED_UNTIL_RECORDED = (
     "pg_loss",
@@ -89,6 +89,11 @@ class Record:
     def noop(self, reason: str) -> StepOutput:
         """The step moved nothing."""
         return self._output(actor_trained=False, noop_reason=reason)
+
+    def refused(self, reason: str) -> StepOutput:
+        """The guard did not let the step happen."""
+        self.metrics[REFUSED] = 1.0
+        return self.noop(reason)
 
     def _output(
         self, *, actor_trained: bool, noop_reason: str | None = None, actor_idle: str | None = None

@@ -6,7 +6,6 @@ everything as it was: weights, moments, schedule.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +15,7 @@ from saocli.config.trainer import LrDecay, TrainerConfig
 from saocli.trainer.megatron import ranks
 from saocli.trainer.megatron.actor import Actor
 from saocli.trainer.megatron.critic import Critic
+from saocli.trainer.megatron.guard import refusal
 from saocli.trainer.megatron.record import Record
 from saocli.trainer.megatron.shard import Shard
 from saocli.types import Batch, StepOutput
@@ -83,22 +83,34 @@ def train_step(training: Training, batch: Batch) -> StepOutput:
         if actor_trains and (float(tally.sums["kept_tokens"]) == 0 or actor_norm == 0.0):
             return record.noop("every_token_masked")
 
-    for name, norm in (("critic", first.grad_norm if first else 0.0), ("actor", actor_norm)):
-        if not math.isfinite(norm):
-            return record.noop(f"nonfinite_gradient_{name}")
+    if (reason := _refused(training, record, first, actor_norm if actor_trains else None)) is not None:
+        return record.refused(reason)
 
     # The updates: the critic K times, then the actor.
     if critic is not None and first is not None:
         with record.timed("time/critic_s"):
-            updates = _update_critic(
-                critic, first, shard, lr=training.lr(config.critic_lr), times=config.critic_updates
-            )
+            updates = _update_critic(critic, first, shard, config, lr=training.lr(config.critic_lr))
         record.metrics["sao/critic_updates"] = float(updates)
     if actor_trains:
         with record.timed("time/actor_s"):
             actor.learner.update(lr=training.lr(config.actor_lr), grad_norm=actor_norm)
     training.position += 1
     return record.trained(actor_idle=idle)
+
+
+def _refused(training: Training, record: Record, first: CriticPass | None, actor_norm: float | None) -> str | None:
+    """Why the guard refuses this step's gradients, if it does; None for a model that has none."""
+    metrics, guard = record.metrics, training.config.guard
+    passes = (
+        ("critic", metrics["critic/loss"], first.grad_norm if first else None, guard.critic_grad_norm),
+        ("actor", metrics["pg_loss"], actor_norm, guard.actor_grad_norm),
+    )
+    reasons = (
+        refusal(model, loss=loss, grad_norm=norm, bound=bound)
+        for model, loss, norm, bound in passes
+        if norm is not None
+    )
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def _actor_idle(training: Training, batch: Batch, advantages: list[torch.Tensor]) -> str | None:
@@ -123,17 +135,17 @@ def _first_critic_pass(critic: Critic, arm: Arm, shard: Shard, record: Record) -
     return CriticPass(targets=micro_targets, seen=seen, values=values, grad_norm=grad_norm)
 
 
-def _update_critic(critic: Critic, first: CriticPass, shard: Shard, *, lr: float, times: int) -> int:
-    """Update on the first pass's gradient, then on those of `times` − 1 further passes; returns the updates made.
+def _update_critic(critic: Critic, first: CriticPass, shard: Shard, config: TrainerConfig, *, lr: float) -> int:
+    """Update on the first pass's gradient, then on those of K − 1 further passes; returns the updates made.
 
-    A later pass whose gradient is not finite is left out, and with it the rest.
+    A later pass whose gradient the guard refuses is left out, and with it the rest.
     """
     grad_norm = first.grad_norm
-    for update in range(times):
+    for update in range(config.critic_updates):
         if update > 0:
             critic.accumulate(shard.micros, first.targets, first.seen, denominator=shard.tokens)
             grad_norm = critic.learner.finish_backward()
-            if not math.isfinite(grad_norm):
+            if refusal("critic", loss=None, grad_norm=grad_norm, bound=config.guard.critic_grad_norm) is not None:
                 return update
         critic.learner.update(lr=lr, grad_norm=grad_norm)
-    return times
+    return config.critic_updates

@@ -1,4 +1,4 @@
-"""One rank of the trainer: `python -m saocli.trainer.megatron.worker SETUP.json`, under torchrun.
+"""One rank of the trainer: `python -m saocli.trainer.megatron.worker SETUP.json`, started by `trainer.launcher`.
 
 The first rank connects back to the program and passes each command on to the others, who all run it together.
 """
@@ -13,7 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from torch.distributed.elastic.multiprocessing.errors import record
 
 from saocli.config.trainer import Device
 from saocli.errors import SaoError
@@ -22,9 +21,8 @@ from saocli.trainer.channel import SECRET_VARIABLE, Message, WorkerChannel, pack
 from saocli.trainer.messages import WorkerSetup, batch_from_json, output_to_json, setup_from_json
 
 
-@record
 def main(setup_file: Path) -> None:
-    """Serve commands until told to close; `record` has torchrun end its log with a failed rank's traceback."""
+    """Serve commands until told to close."""
     exit_with_parent()
     setup = setup_from_json(json.loads(setup_file.read_text()))
     if setup.trainer.device is Device.CPU:
@@ -49,16 +47,20 @@ class Worker:
 
     def __init__(self, setup: WorkerSetup, channel: WorkerChannel | None) -> None:
         from saocli.trainer.megatron.build import build, join_ranks
+        from saocli.trainer.megatron.sending import Sending
 
         self._setup = setup
         self._channel = channel
         device = join_ranks(setup.trainer, seed=setup.seed)
         self._training = build(setup.trainer, setup.arm, Path(setup.model_folder), device, self._progress)
         info = self._info()
+        self._sending = Sending(self._training.actor.learner)
         self._answer({"info": info})
 
     def serve(self) -> None:
         """Run commands in the order they come."""
+        from saocli.trainer.megatron.memory import give_back
+
         while True:
             message = self._next()
             if message["command"] == "close":
@@ -72,10 +74,12 @@ class Worker:
                 fix = error.fix if isinstance(error, SaoError) else None
                 text = error.message if isinstance(error, SaoError) else f"{type(error).__name__}: {error}"
                 result = {"error": text, "fix": fix}
+            if self._setup.shares_gpus:
+                give_back(self._training.device)
             self._answer({"id": message["id"], **result})
 
     def _run(self, message: Message) -> Message:
-        from saocli.trainer.megatron import checkpoint, data, export, step
+        from saocli.trainer.megatron import checkpoint, data, export, sending, step
 
         training, setup = self._training, self._setup
         hf_config = training.actor.learner.bridge.hf_config
@@ -87,10 +91,14 @@ class Worker:
             case "export":
                 folder = Path(message["folder"])
                 return {"digest": export.export_actor(training.actor.learner, Path(setup.model_folder), folder)}
+            case "digest":
+                return {"digest": export.actor_digest(training.actor.learner)}
             case "save":
                 checkpoint.save(training, Path(message["folder"]))
             case "load":
                 checkpoint.load(training, Path(message["folder"]))
+            case command if command in sending.COMMANDS:
+                return sending.COMMANDS[command](self._sending, message)
         return {}
 
     def _next(self) -> Message:
