@@ -32,6 +32,8 @@ class CompareProgress:
         tuning = sum(len(plan.tuning_runs(label)) for label in plan.labels)
         self._runs = len(plan.labels) * len(plan.seeds) + tuning
         self._rollouts = plan.config.compare.rollouts
+        every = [*plan.untuned, *(run for label in plan.labels for run in plan.tuning_runs(label))]
+        self._title = max(len(run.title) for run in every)
         self._done = 0
         self._bars = Progress(
             TextColumn("  {task.description:<28}"),
@@ -56,7 +58,7 @@ class CompareProgress:
             yield
 
     def started(self, run: PlannedRun) -> None:
-        self._bars.reset(self._one, description=f"{run.label}  seed {run.seed}", total=self._rollouts)
+        self._bars.reset(self._one, description=f"{run.label}  {run.title}", total=self._rollouts)
 
     def finished(self, run: PlannedRun, result: RunResult, *, again: bool) -> None:
         self._done += 1
@@ -66,7 +68,7 @@ class CompareProgress:
         held = "".join(f"  held-out {one.rate:.3f}" for one in result.held_out if one.temperature > 0)
         seconds = "made before" if again else f"{result.start_s + result.play_s + result.eval_s:.0f} s"
         self._console.print(
-            Text(f"  {self._done:>3}/{self._runs}  {run.label:<14} seed {run.seed:<4}", style="dim").append(
+            Text(f"  {self._done:>3}/{self._runs}  {run.label:<14} {run.title:<{self._title}}  ", style="dim").append(
                 f"reward {mean} over {len(rewards)} rollouts  {len(result.steps)} commits{held}  ({seconds})",
                 style="not dim",
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -42,10 +42,16 @@ class PlannedRun:
     seed: int
     settings: tuple[str, ...]  # the overrides that make it this arm's
     loaded: Loaded
+    tries: str | None = None  # the swept override, of a tuning run
 
     @property
     def folder(self) -> str:
         return f"{self.label}-seed{self.seed}"
+
+    @property
+    def title(self) -> str:
+        """What tells it from the arm's other runs."""
+        return f"seed {self.seed}" if self.tries is None else f"tries {self.tries.rpartition('.')[2]}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +95,10 @@ def make_plan(request: Request) -> Plan:
         labels.append(arm if seen[arm] == 1 else f"{arm}#{seen[arm]}")
     untuned = _runs(request, config, labels, {})
     tuning = {
-        label: tuple(_run(request, config, label, TUNING_SEED, [value], evaluate=False) for value in request.sweep)
+        label: tuple(
+            replace(_run(request, config, label, TUNING_SEED, [value], evaluate=False), tries=value)
+            for value in request.sweep
+        )
         for label in labels
         if label != BASE
     }
