@@ -55,7 +55,8 @@ def test_the_tour_runs_as_written(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_each_long_run_starts_and_trains(tmp_path: Path) -> None:
     """The README's long runs, cut to their first step and without the evaluation."""
-    runs = [line for text in SHELL for line in text.splitlines() if line.startswith("sao serve") and "--drive" in line]
+    runs = [line for text in SHELL for line in text.splitlines() if line.startswith("sao serve conf=")]
+    runs = [line for line in runs if "--drive" in line]
     assert len(runs) >= 4
     for line in runs:
         assert any(name in line for name in (*LEARNING, "conf=cpu_smoke"))
@@ -63,6 +64,15 @@ def test_each_long_run_starts_and_trains(tmp_path: Path) -> None:
         done = bash(short, tmp_path)
         assert done.returncode == 0, (line, done.stderr)
         shutil.rmtree(tmp_path / "runs")  # 4 GB of weights and trainer state each
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_as_written(tmp_path: Path) -> None:
+    done = sao("serve", "conf=cpu_smoke", "--drive", "--steps", "2", "gateway.port=0", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    resumed = bash(block("--resume latest"), tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "18 rollouts trained" in resumed.stdout
 
 
 @pytest.mark.slow

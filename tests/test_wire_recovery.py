@@ -34,9 +34,12 @@ async def test_a_second_session_goes_on_where_the_first_was_killed(tmp_path: Pat
     restored = await run.restore()
     assert run.seat.trainer.learnt == ["a", "b", "c"]
     assert restored.equal
-    origin = {1: "the state of s@3", 2: "the state of s@2", 100: "the base model"}[every]
-    count = {1: "0 steps", 2: "1 step", 100: "3 steps"}[every]
-    assert restored.line == f"replayed {count} from {origin}, digest equal"
+    how = {
+        1: "the state of s@3",
+        2: "replayed 1 step from the state of s@2",
+        100: "replayed 3 steps from the base model",
+    }[every]
+    assert restored.line == f"{how}, digest equal"
     async with run.conducting():
         await run.reaches(5)
     assert run.seat.trainer.learnt == run.engine.learnt == ["a", "b", "c", "d", "e"]

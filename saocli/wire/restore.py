@@ -39,7 +39,7 @@ class Restored:
     def line(self) -> str:
         """One line for people."""
         count = len(self.outputs)
-        replayed = f"replayed {count} step{'s' * (count != 1)} from {self.origin}"
+        replayed = f"replayed {count} step{'s' * (count != 1)} from {self.origin}" if count else self.origin
         equal = "digest equal" if self.equal else f"digest DIFFERS from the one recorded for {self.release.release_id}"
         return f"{replayed}, {equal}"
 
