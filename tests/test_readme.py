@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from runkit import ENV, sao
+from runkit import ENV, SAO, sao
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 SHELL = [block.strip() for block in re.findall(r"^```sh\n(.*?)^```", README, re.S | re.M)]
@@ -76,15 +77,35 @@ def test_a_stopped_run_goes_on_as_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_comparisons_run_as_written(tmp_path: Path) -> None:
+def test_the_comparison_runs_as_written(tmp_path: Path) -> None:
     """On a smaller budget."""
-    lines = [line for text in SHELL for line in text.splitlines() if line.startswith("sao compare")]
-    assert lines
+    (line,) = [text for text in SHELL if text == "sao compare --arms sao grpo_dis"]
+    done = bash(f"{line} rollouts=8 seeds=1 tasks.eval.samples=4", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "separated" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.smollm2
+@pytest.mark.timeout(600)
+def test_each_long_comparison_makes_its_first_run(tmp_path: Path) -> None:
+    """Every run of every arm is composed and checked before that one; then it is interrupted."""
+    lines = [line for text in SHELL for line in text.splitlines() if line.startswith("sao compare") and "conf=" in line]
+    assert len(lines) >= 5
     for line in lines:
-        done = bash(f"{line} rollouts=8 seeds=1 tasks.eval.samples=4", tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert "separated" in done.stdout
+        process = subprocess.Popen(
+            [*SAO, *shlex.split(line)[1:], "rollouts=12", "tasks.attempts=4", "tasks.eval.samples=0"],
+            cwd=tmp_path,
+            env=ENV,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        assert re.match(r" +1/\d+  base +seed 0 +reward [\d.]+ over 12 rollouts", first), (line, first)
+        assert process.returncode == 130, line
 
 
 def test_the_doctor_looks_at_this_machine(tmp_path: Path) -> None:
