@@ -60,7 +60,7 @@ def test_the_cpu_command_line_bounds_the_cache_and_names_the_backend() -> None:
     assert pairs["--dtype"] == "float32"
     assert pairs["--attention-backend"] == "torch_native"
     assert pairs["--max-total-tokens"] == str(4 * 4104)
-    assert argv[-1] == "--skip-server-warmup"
+    assert argv[-2:] == ["--skip-server-warmup", "--sleep-on-idle"]
 
 
 def test_in_place_pauses_go_without_the_prefix_cache() -> None:

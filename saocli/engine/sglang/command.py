@@ -24,7 +24,7 @@ OWN_FLAGS = frozenset(
         "--dtype", "--context-length", "--weight-version", "--random-seed", "--max-running-requests",
         "--max-total-tokens", "--mem-fraction-static", "--attention-backend", "--tp-size", "--tensor-parallel-size",
         "--dp-size", "--data-parallel-size", "--watchdog-timeout", "--disable-radix-cache", "--skip-server-warmup",
-        "--enable-memory-saver",
+        "--sleep-on-idle", "--enable-memory-saver",
     }
 )  # fmt: skip
 
@@ -54,7 +54,8 @@ def server_arguments(
     if config.device is Device.CPU:
         values["device"] = "cpu"
         attention = attention or "torch_native"
-        bare.append("skip-server-warmup")
+        # An idle scheduler would keep a core busy that the trainer shares.
+        bare += ["skip-server-warmup", "sleep-on-idle"]
     if config.device is Device.CPU or config.colocate:
         # By default SGLang takes most of the memory, whoever else needs it.
         kv_tokens = kv_tokens or config.slots * (context_length + SPARE_TOKENS)
