@@ -79,6 +79,26 @@ async def test_a_receipt_that_is_never_reported_counts_for_a_while(tmp_path: Pat
         assert (await gateway.report(receipt)).json()["trains"], "late, and still of use"
 
 
+async def test_a_clock_that_is_set_back_holds_nobody_up(tmp_path: Path) -> None:
+    """Receipts count for their time from then on, not until the clock has come as far again."""
+    now = [9000.0]
+    limits = {"max_outstanding": 2, "receipt_ttl_s": 60.0, "clock": lambda: now[0]}
+    async with serving(tmp_path, engine(), **limits) as gateway:
+        await gateway.receipt()
+        now[0] = 1000.0
+        await gateway.receipt()
+        assert (await gateway.chat()).status_code == 429
+        now[0] = 1061.0
+        await gateway.receipt()
+        await gateway.receipt()
+        assert (await gateway.chat()).status_code == 429
+        now[0] = 100.0
+    async with serving(tmp_path, engine(), **limits) as gateway:
+        assert (await gateway.chat()).status_code == 429, "what the last process left"
+        now[0] = 161.0
+        assert (await gateway.chat()).status_code == 200
+
+
 async def test_a_restart_counts_what_is_on_disk(tmp_path: Path) -> None:
     async with serving(tmp_path, engine(), max_outstanding=2) as gateway:
         receipt = await gateway.receipt()

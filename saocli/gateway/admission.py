@@ -48,11 +48,13 @@ class Admission:
         self._ttl = receipt_ttl_s
         self._clock = clock
         self._rollouts = 0  # of those running, the ones that can train
-        self._open: dict[str, float] = {}  # receipt → when it was made, oldest first
+        self._open: dict[str, float] = {}  # receipt → since when it counts, oldest first
+        self._looked = clock()
         # A bound on the reports that wait: what the store said last, and what was accepted since.
         self._waiting_at_most = 0
         if max_outstanding:
-            self._open = records.open_receipts(scenario, since=clock() - receipt_ttl_s)
+            since = records.open_receipts(scenario, since=self._looked - receipt_ttl_s)
+            self._open = {receipt: min(made, self._looked) for receipt, made in since.items()}
             self._waiting_at_most = sum(records.waiting())
 
     async def enter(self, generations: int, *, trainable: bool) -> Room:
@@ -111,7 +113,12 @@ class Admission:
         raise _outstanding(running, opened, queued, leased, self._max_outstanding)
 
     def _forget_expired(self) -> None:
-        oldest = self._clock() - self._ttl
+        now = self._clock()
+        if now < self._looked:
+            # It was set back: what is open would count until it has come as far again.
+            self._open = dict.fromkeys(self._open, now)
+        self._looked = now
+        oldest = now - self._ttl
         for receipt, created_at in list(self._open.items()):
             if created_at >= oldest:
                 break
