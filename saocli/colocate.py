@@ -139,18 +139,21 @@ class ColocatedTrainer:
         return await self._trainer.digest()
 
     async def save(self, folder: Path) -> None:
-        slept = self._engine.asleep
-        async with self._engine.room():
+        async with self._apart():
             await self._trainer.save(folder)
-        if not slept:
-            await self._engine.wake()
 
     async def load(self, folder: Path) -> None:
-        slept = self._engine.asleep
-        async with self._engine.room():
+        async with self._apart():
             await self._trainer.load(folder)
-        if not slept:
-            await self._engine.wake()
 
     async def close(self) -> None:
         await self._trainer.close()
+
+    @asynccontextmanager
+    async def _apart(self) -> AsyncIterator[None]:
+        """Within, the engine sleeps; afterwards it is as it was before."""
+        slept = self._engine.asleep
+        async with self._engine.room():
+            yield
+        if not slept:
+            await self._engine.wake()

@@ -15,9 +15,7 @@ from saocli.processors.staleness import Position, judge_staleness
 from saocli.store.entries import QueuedReport, State
 from saocli.store.records import Records
 from saocli.store.releases import Releases
-from saocli.types import Batch, Sample, Taken
-
-DROPPED = "dropped/"  # begins the metrics that count drops, one for each reason
+from saocli.types import DROPPED, Batch, Sample, Taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +111,12 @@ class SampleQueue:
         """What was dropped, and no committed step has counted: its own process or its trainer was killed."""
         counted: Counter[str] = Counter()
         for release in self._releases.list(self._scenario):
-            counted.update(
-                {name: int(count or 0) for name, count in release.metrics.items() if name.startswith(DROPPED)}
-            )
+            for name, count in release.metrics.items():
+                if name.startswith(DROPPED):
+                    counted[name.removeprefix(DROPPED)] += int(count or 0)
         tally = self._records.tally()
-        dropped = {f"{DROPPED}{reason}": count for (state, reason), count in tally.items() if state == State.DROPPED}
-        return Counter({name.removeprefix(DROPPED): n for name, n in (Counter(dropped) - counted).items()})
+        dropped = {str(reason): count for (state, reason), count in tally.items() if state == State.DROPPED}
+        return Counter(dropped) - counted
 
     def _try_take(self, step: int) -> Taken | None:
         with self._taking:

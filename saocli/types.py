@@ -13,6 +13,7 @@ from typing import Any
 
 Message = Mapping[str, Any]
 REFUSED = "guard/refused"  # a step's metric, 1 where its gradients were not taken
+DROPPED = "dropped/"  # begins the step metrics that count drops, one for each reason
 
 
 class FinishReason(StrEnum):
@@ -30,6 +31,11 @@ class Operation(StrEnum):
     TRAINING = "training"
     NOOP = "noop"
     ROLLBACK = "rollback"
+
+    @property
+    def takes_batch(self) -> bool:
+        """Whether reports were taken for it: a step, also one that moved nothing."""
+        return self in (Operation.TRAINING, Operation.NOOP)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,7 +27,6 @@ from saocli.store.database import Database
 from saocli.store.records import Records
 from saocli.store.releases import Releases
 from saocli.trainer.remote import RemoteTrainer
-from saocli.types import Operation
 
 BEARER = {"authorization": "Bearer reef-local"}
 # By what their command lines say. The launcher of the trainer's ranks has the same file; it ends with any of them.
@@ -221,7 +220,7 @@ async def replayed_digests(run: Path) -> list[str]:
     try:
         digests = []
         for release in releases.list(config.scenario)[::-1]:
-            if release.operation in (Operation.TRAINING, Operation.NOOP):
+            if release.operation.takes_batch:
                 await trainer.step(await asyncio.to_thread(queue.batch, release.step))
             digests.append(await trainer.digest())
         return digests

@@ -9,7 +9,7 @@ from typing import Any
 
 from saocli.config.run import RunConfig
 from saocli.driver.attempt import Attempt, report_id
-from saocli.metrics.sinks import JsonlSink, read_records
+from saocli.metrics.sinks import read_records, rewrite
 from saocli.store.entries import ReportEntry, State
 from saocli.store.records import Records
 from saocli.tasks.sets import load_tasks
@@ -69,13 +69,7 @@ def only_final(path: Path) -> list[dict[str, Any]]:
     lines = list(read_records(path))
     final = [line for line in lines if line["state"] in (*FINAL, None)]
     if len(final) < len(lines):
-        fresh = path.with_name(f".{path.name}.final")
-        fresh.unlink(missing_ok=True)
-        sink = JsonlSink(fresh)
-        for line in final:
-            sink.write(line)
-        sink.close()
-        fresh.replace(path)
+        rewrite(path, final)
     return final
 
 

@@ -24,7 +24,7 @@ def _array(items: Json) -> Json:
     return {"type": "array", "items": items}
 
 
-def _ref(name: str) -> Json:
+def ref(name: str) -> Json:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
@@ -99,7 +99,7 @@ ANSWERS: Mapping[str, Json] = {
         }
     ),
     "Scenario": _closed({"scenario": TEXT, "trains": BOOL}),
-    "Scenarios": _closed({"scenarios": _array(_ref("Scenario"))}),
+    "Scenarios": _closed({"scenarios": _array(ref("Scenario"))}),
     "Contract": _object({"scenario": TEXT, "trains": BOOL, "report": OBJECT, "trainable_when": OBJECT}),
     "Release": _closed(
         {
@@ -114,7 +114,7 @@ ANSWERS: Mapping[str, Json] = {
             "checkpoint": _or_null(TEXT),
         }
     ),
-    "Releases": _closed({"scenario": TEXT, "releases": _array(_ref("Release"))}),
+    "Releases": _closed({"scenario": TEXT, "releases": _array(ref("Release"))}),
     "Receipt": _object(
         {
             "agent_record_id": TEXT,
@@ -158,7 +158,7 @@ ANSWERS: Mapping[str, Json] = {
     "Records": _closed(
         {
             "scenario": TEXT,
-            "records": _array({"oneOf": [_ref("Receipt"), _ref("StoredReport")]}),
+            "records": _array({"oneOf": [ref("Receipt"), ref("StoredReport")]}),
             "next": _or_null(COUNT),
         }
     ),

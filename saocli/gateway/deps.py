@@ -133,6 +133,10 @@ class GatewayDeps:
     writers: Executor = field(default_factory=lambda: ThreadPoolExecutor(4))
     known_scenarios: set[str] = field(default_factory=set)  # seen in the store, which never forgets one
 
+    def trains_on(self, scenario: str) -> bool:
+        """Whether reports in this scenario can train."""
+        return self.trains and scenario == self.scenario
+
     async def writing(self, function: Callable[..., T], *args: Any) -> T:
         """Call what writes to the store; raises what it raises."""
         return await asyncio.get_running_loop().run_in_executor(self.writers, function, *args)

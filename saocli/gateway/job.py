@@ -145,17 +145,14 @@ class Job:
         if reason is not None:
             exchange = replace(exchange, trainable=False, why_not=reason.value)
         await self._deps.writing(self._deps.records.add_exchange, exchange)
-        if exchange.trainable and self._trained_scenario():
+        if exchange.trainable and self._deps.trains_on(self._caller.scenario):
             self._deps.admission.opened(exchange.receipt, exchange.created_at)
 
     def _may_train(self) -> bool:
         """Whether what is asked for can make a rollout that trains."""
         sampling = self.generations[0].request.sampling
-        single = len(self.generations) == 1
-        return single and self._trained_scenario() and sampling.temperature > 0 and not sampling.truncations()
-
-    def _trained_scenario(self) -> bool:
-        return self._deps.trains and self._caller.scenario == self._deps.scenario
+        single = len(self.generations) == 1 and self._deps.trains_on(self._caller.scenario)
+        return single and sampling.temperature > 0 and not sampling.truncations()
 
 
 def _nth_seed(sampling: Sampling, index: int) -> Sampling:

@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from saocli import __version__
 from saocli.gateway.answer import RECEIPT_HEADER, VERSION_HEADER
-from saocli.gateway.answers import ANSWERS
+from saocli.gateway.answers import ANSWERS, Json, ref
+from saocli.gateway.chat import ROLES
 from saocli.gateway.context import MAX_TAGS, SCENARIO_HEADER, SESSION_HEADER, TAG_PREFIX
 from saocli.gateway.deps import GatewayDeps
 from saocli.gateway.ids import NAME, RECORD_ID
@@ -19,8 +20,6 @@ from saocli.gateway.params import MAX_N, MAX_STOPS, MAX_TEMPERATURE, SEED_LIMIT
 from saocli.gateway.prometheus import CONTENT_TYPE
 from saocli.gateway.records import MAX_PAGE, MAX_WAIT_S
 from saocli.gateway.report import MAX_REFERENCES
-
-Json = dict[str, Any]
 
 
 async def openapi(deps: GatewayDeps, request: Request) -> Response:
@@ -40,10 +39,6 @@ def document(vocab_size: int) -> Json:
             "schemas": {**REQUESTS, **ANSWERS, "Token": {"type": "integer", "minimum": 0, "maximum": vocab_size - 1}},
         },
     }
-
-
-def _ref(name: str) -> Json:
-    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def _optional(kind: str, **rules: Any) -> Json:
@@ -85,7 +80,7 @@ REQUESTS: Mapping[str, Json] = {
         "type": "object",
         "required": ["role", "content"],
         "properties": {
-            "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+            "role": {"enum": list(ROLES)},
             "content": {
                 "anyOf": [
                     {"type": "string"},
@@ -108,7 +103,7 @@ REQUESTS: Mapping[str, Json] = {
         "required": ["messages"],
         "properties": {
             **SHARED,
-            "messages": {"type": "array", "items": _ref("Message"), "minItems": 1},
+            "messages": {"type": "array", "items": ref("Message"), "minItems": 1},
             "max_completion_tokens": _optional("integer", minimum=1, maximum=SEED_LIMIT),
             "logprobs": _optional("boolean"),
             "top_logprobs": _optional("integer", minimum=0, maximum=20),
@@ -123,7 +118,7 @@ REQUESTS: Mapping[str, Json] = {
             "prompt": {
                 "anyOf": [
                     {"type": "string", "minLength": 1},
-                    {"type": "array", "items": _ref("Token"), "minItems": 1},
+                    {"type": "array", "items": ref("Token"), "minItems": 1},
                 ]
             },
             "logprobs": _optional("integer", minimum=0, maximum=20),
@@ -162,7 +157,7 @@ REQUESTS: Mapping[str, Json] = {
 
 
 def _answer(schema: str, description: str, **more: Any) -> Json:
-    return {"description": description, "content": {"application/json": {"schema": _ref(schema)}}, **more}
+    return {"description": description, "content": {"application/json": {"schema": ref(schema)}}, **more}
 
 
 def _refusals(*statuses: int) -> Json:
@@ -196,12 +191,14 @@ def _query(name: str, schema: Json, description: str) -> Json:
 
 
 def _body(schema: str) -> Json:
-    return {"required": True, "content": {"application/json": {"schema": _ref(schema)}}}
+    return {"required": True, "content": {"application/json": {"schema": ref(schema)}}}
 
 
 def _generation(summary: str, request: str, whole: str) -> Json:
-    headers = {name: {"required": True, "schema": {"type": "string"}} for name in (VERSION_HEADER,)}
-    headers[RECEIPT_HEADER] = {"schema": {"type": "string"}, "description": "In a stream, the last chunk has it."}
+    headers = {
+        VERSION_HEADER: {"required": True, "schema": {"type": "string"}},
+        RECEIPT_HEADER: {"schema": {"type": "string"}, "description": "In a stream, the last chunk has it."},
+    }
     answered = _answer(whole, "The answer; with stream: true, server-sent events.", headers=headers)
     events = {"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}}}
     answered["content"]["text/event-stream"] = {"schema": events}
@@ -231,7 +228,7 @@ def _paths() -> Json:
     named = {"name": "scenario", "in": "path", "required": True, "schema": SCENARIO}
     health = _get("Whether the service can answer", _answer("Healthy", "It can.")) | {"security": []}
     health["responses"]["503"] = health["responses"]["503"] | {
-        "content": {"application/json": {"schema": {"anyOf": [_ref("Unhealthy"), _ref("Error")]}}}
+        "content": {"application/json": {"schema": {"anyOf": [ref("Unhealthy"), ref("Error")]}}}
     }
     text = {"description": "The text.", "content": {CONTENT_TYPE.partition(";")[0]: {"schema": {"type": "string"}}}}
     scenario = "/reef/scenarios/{scenario}"

@@ -18,7 +18,7 @@ from saocli.gateway.report import FIELDS
 async def list_scenarios(deps: GatewayDeps, request: Request) -> Response:
     """The known ones in order of creation."""
     known = await asyncio.to_thread(deps.records.scenarios)
-    return JSONResponse({"scenarios": [{"scenario": name, "trains": _trains(deps, name)} for name in known]})
+    return JSONResponse({"scenarios": [{"scenario": name, "trains": deps.trains_on(name)} for name in known]})
 
 
 async def create_scenario(deps: GatewayDeps, request: Request) -> Response:
@@ -30,7 +30,7 @@ async def create_scenario(deps: GatewayDeps, request: Request) -> Response:
     if not deps.create_scenarios and name != deps.scenario:
         raise ApiError(403, "gateway.create_scenarios is off in this deployment", code="forbidden", param="scenario")
     created = await ensure_scenario(deps, name, create=True)
-    return JSONResponse({"scenario": name, "trains": _trains(deps, name)}, 201 if created else 200)
+    return JSONResponse({"scenario": name, "trains": deps.trains_on(name)}, 201 if created else 200)
 
 
 async def contract(deps: GatewayDeps, request: Request) -> Response:
@@ -39,7 +39,7 @@ async def contract(deps: GatewayDeps, request: Request) -> Response:
     return JSONResponse(
         {
             "scenario": name,
-            "trains": _trains(deps, name),
+            "trains": deps.trains_on(name),
             "model": deps.model,
             "context_length": deps.context_length,
             "batch_size": deps.batch_size,
@@ -58,7 +58,3 @@ async def contract(deps: GatewayDeps, request: Request) -> Response:
             },
         }
     )
-
-
-def _trains(deps: GatewayDeps, name: str) -> bool:
-    return deps.trains and name == deps.scenario

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from saocli.metrics.record import rollback_record, step_record
-from saocli.metrics.sinks import JsonlSink
+from saocli.metrics.sinks import rewrite
 from saocli.types import Batch, Operation, Release, StepOutput
 
 NOT_RECORDED = "not_recorded"  # the reason of a step whose own account of it was lost
@@ -37,20 +37,14 @@ def mend(
         if release.operation is not Operation.BASE
     ]
     if records != written or not _ends_whole(path):
-        fresh = path.with_name(f".{path.name}.mended")
-        fresh.unlink(missing_ok=True)
-        sink = JsonlSink(fresh)
-        for record in records:
-            sink.write(record)
-        sink.close()
-        fresh.replace(path)
+        rewrite(path, records)
     return records
 
 
 def first_unwritten(path: Path, chain: Sequence[Release]) -> int | None:
     """The first step of `chain` (oldest first) that trained and has no record in the file; None when all have one."""
     found = {record.get("release") for record in _readable(path)}
-    trained = (release for release in chain if release.operation in (Operation.TRAINING, Operation.NOOP))
+    trained = (release for release in chain if release.operation.takes_batch)
     return next((release.step for release in trained if release.release_id not in found), None)
 
 

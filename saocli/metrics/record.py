@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from saocli.algo.pooled_variance import pooled_explained_variance
 from saocli.metrics.rolling import Rolling
 from saocli.metrics.sinks import Sink
-from saocli.types import Batch, Release, StepOutput
+from saocli.types import DROPPED, Batch, Release, StepOutput
 
 # Always present; besides these `dropped/{reason}` and whatever more the trainer or the clock has to say.
 CONTRACT = (
@@ -131,7 +131,7 @@ def measure(
         "reward/rolling": rolling.reward(),
         "rollout/response_tokens": _mean([len(sample.response_ids) for sample in batch.samples]),
         "rollout/truncated_rate": _mean([sample.truncated for sample in batch.samples]),
-        **{f"dropped/{reason}": float(count) for reason, count in taken.dropped.items()},
+        **{f"{DROPPED}{reason}": float(count) for reason, count in taken.dropped.items()},
         **{f"time/{phase}_s": value for phase, value in seconds.items()},
         "tokens_per_s": _rate(_response_tokens(batch), seconds.get("wait", 0.0) + seconds.get("step", 0.0)),
     }

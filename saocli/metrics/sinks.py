@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +31,17 @@ class JsonlSink:
 
     def close(self) -> None:
         self._file.close()
+
+
+def rewrite(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Replace a JSONL file by these records in one step: who is killed meanwhile leaves the old file."""
+    fresh = path.with_name(f".{path.name}.fresh")
+    fresh.unlink(missing_ok=True)
+    sink = JsonlSink(fresh)
+    for record in records:
+        sink.write(record)
+    sink.close()
+    fresh.replace(path)
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:

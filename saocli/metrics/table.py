@@ -9,6 +9,8 @@ from typing import Any
 
 from rich.text import Text
 
+from saocli.types import DROPPED
+
 Record = Mapping[str, Any]  # a step record, as in metrics.jsonl
 
 UNDEFINED = "–"
@@ -48,8 +50,8 @@ def note(record: Record) -> str:
     elif record["actor_idle"] is not None:
         parts.append("critic only" + ": zero advantage" * (record["actor_idle"] == "zero_advantage"))
     for key, count in record.items():
-        if key.startswith("dropped/") and count:
-            parts.append(f"{key.removeprefix('dropped/').replace('_', ' ')} dropped {count:.0f}")
+        if key.startswith(DROPPED) and count:
+            parts.append(f"{key.removeprefix(DROPPED).replace('_', ' ')} dropped {count:.0f}")
     return ", ".join(parts)
 
 

@@ -39,8 +39,8 @@ def draw_letters(config: TasksConfig, *, seed: int, stream: Stream, count: int) 
     for index in range(count):
         name = names[index % len(names)]
         shown = "".join(randoms[name].choices(FAMILIES[name], k=SHOWN))
-        changed = then is not None and index >= change
-        rewarded, family = (then, f"{name}→{then}") if then is not None and changed else (name, name)
+        instead = then if index >= change else None
+        rewarded, family = (name, name) if instead is None else (instead, f"{name}→{instead}")
         problems.append(
             Problem(
                 id=problem_id(stream, name, index),
@@ -48,7 +48,7 @@ def draw_letters(config: TasksConfig, *, seed: int, stream: Stream, count: int) 
                 answer=FAMILIES[rewarded],
                 grader="letters",
                 source={"family": family},
-                phase=int(changed),
+                phase=int(instead is not None),
             )
         )
     return problems

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -160,20 +161,9 @@ class _Starter:
         config, seed, progress = self._config, self._seed, self._progress
         self._seed += self._stride
         self._progress = _untold  # what is told is how the run starts
-        if config.engine.kind is EngineKind.SGLANG:
-            return await start_sglang(
-                config.engine,
-                model_folder=folder,
-                version=version,
-                context_length=config.context_length,
-                seed=seed,
-                log=self._log,
-                on_progress=progress,
-                way=self._way,
-                gpus=self._gpus,
-                name=self._name,
-            )
-        return await start_embedded(
+        sglang = config.engine.kind is EngineKind.SGLANG
+        start = partial(start_sglang, way=self._way, gpus=self._gpus) if sglang else start_embedded
+        return await start(
             config.engine,
             model_folder=folder,
             version=version,

@@ -103,7 +103,10 @@ class Recovery:
         if target.release_id == head.release_id:
             raise Refused(f"{release_id} is the head already", fix="`sao releases` lists the earlier ones")
         if self._over or self._request is not None:
-            busy = "the run is ending" if self._over else f"a rollback to {self._request_id()} is under way"
+            if self._over or self._request is None:
+                busy = "the run is ending"
+            else:
+                busy = f"a rollback to {self._request.target.release_id} is under way"
             raise Refused(f"{busy}: no other rollback can begin", fix="try again later")
         request = self._request = Request(target, asyncio.get_running_loop().create_future())
         self._queue.pause()
@@ -193,7 +196,3 @@ class Recovery:
         except SaoError:
             self._chain.clean()
             raise
-
-    def _request_id(self) -> str:
-        assert self._request is not None
-        return self._request.target.release_id

@@ -16,9 +16,7 @@ from saocli.errors import MachineError, TrainerError
 from saocli.models.digest import folder_digest
 from saocli.store.chain import ReleaseChain
 from saocli.trainer.base import Trainer
-from saocli.types import Batch, Operation, Release, StepOutput
-
-TRAINS = (Operation.TRAINING, Operation.NOOP)
+from saocli.types import Batch, Release, StepOutput
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +80,7 @@ class Restorer:
         """
         way = await asyncio.to_thread(self._chain.training_of, release)
         origin, left = await self._load_newest(way, fresh, wanted)
-        again = [one.step for one in left if one.operation in TRAINS]
+        again = [one.step for one in left if one.operation.takes_batch]
         outputs = {}
         for number, step in enumerate(again, start=1):
             progress(f"replaying step {step} ({number} of {len(again)})")

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def export_actor(learner: Learner, source: Path, folder: Path) -> str:
     Collective: every rank calls it, rank 0 writes and returns the digest, the others return ''. Tensors without change
     of layout are written from the parameters themselves.
     """
-    tensors = _exported(learner)
+    tensors = gathered(learner)
     digest = ""
     with replacing(folder) as rough:
         if is_writer():
@@ -43,12 +43,11 @@ def export_actor(learner: Learner, source: Path, folder: Path) -> str:
 @torch.no_grad()
 def actor_digest(learner: Learner) -> str:
     """The digest that `export_actor` would return, without writing anything. Collective in the same way."""
-    tensors = _exported(learner)
+    tensors = gathered(learner)
     digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].contiguous().cpu()
-        digest.update(tensor_heading(name, SAFETENSORS_DTYPE[tensor.dtype], tensor.shape))
-        digest.update(_bytes_of(tensor))
+    for heading, data in _laid_out(tensors):
+        digest.update(heading)
+        digest.update(data)
     return digest.hexdigest() if is_writer() else ""
 
 
@@ -74,10 +73,8 @@ def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
     digest = hashlib.sha256()
     with path.open("wb", buffering=0) as file, ThreadPoolExecutor(max_workers=1) as hasher:
         file.write(len(text).to_bytes(8, "little") + text)
-        for name in sorted(tensors):
-            tensor = tensors[name].contiguous().cpu()
-            digest.update(tensor_heading(name, SAFETENSORS_DTYPE[tensor.dtype], tensor.shape))
-            data = _bytes_of(tensor)
+        for heading, data in _laid_out(tensors):
+            digest.update(heading)
             # Hashing and writing both release the GIL; together they take as long as the slower one.
             hashed = hasher.submit(digest.update, data)
             written = 0
@@ -88,7 +85,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _exported(learner: Learner) -> dict[str, torch.Tensor]:
+def gathered(learner: Learner) -> dict[str, torch.Tensor]:
     """The actor's tensors under their Hugging Face names; every rank takes part, rank 0 gets them."""
     tensors = {}
     for name, tensor in learner.bridge.export_weights([learner.model]):
@@ -97,9 +94,12 @@ def _exported(learner: Learner) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a contiguous tensor on the CPU."""
-    return memoryview(tensor.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+def _laid_out(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[bytes, memoryview]]:
+    """What the digest is over, in name order: each tensor's heading, and its bytes."""
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous().cpu()
+        data = memoryview(tensor.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+        yield tensor_heading(name, SAFETENSORS_DTYPE[tensor.dtype], tensor.shape), data
 
 
 def copy_other_files(source: Path, folder: Path, dtype: torch.dtype) -> None:

@@ -16,6 +16,7 @@ from saocli.errors import TrainerError
 from saocli.trainer.channel import Message
 from saocli.trainer.megatron.atomic import is_writer
 from saocli.trainer.megatron.build import TORCH_DTYPE
+from saocli.trainer.megatron.export import gathered
 from saocli.trainer.megatron.learner import Learner
 from saocli.trainer.megatron.shared import share
 
@@ -41,9 +42,7 @@ class Sending:
         self._forget()
         self._dtype = TORCH_DTYPE[DType(message["dtype"])]
         with torch.no_grad():
-            for name, tensor in self._learner.bridge.export_weights([self._learner.model]):
-                if is_writer():
-                    self._tensors.append((name, tensor.detach()))
+            self._tensors = [(name, tensor.detach()) for name, tensor in gathered(self._learner).items()]
         dtype = str(self._dtype).removeprefix("torch.")
         return {"specs": [[name, dtype, list(tensor.shape)] for name, tensor in self._tensors]}
 
