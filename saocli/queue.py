@@ -96,10 +96,12 @@ class SampleQueue:
         while True:
             self._arrived.clear()
             before = self._dropped.total()
+            # As it was before the look: what was accepted meanwhile may make a batch yet.
+            draining = self._draining.is_set()
             taken = await asyncio.to_thread(self._try_take, step)
             if self._dropped.total() != before:
                 self._on_drop()
-            if taken is not None or self._paused or self._draining.is_set():
+            if taken is not None or self._paused or draining:
                 return taken
             await self._arrived.wait()
 
