@@ -109,14 +109,8 @@ def served(cwd: Path, *arguments: str, threads: Sequence[str] = THREADS) -> Iter
         text=True,
     )
     try:
-        deadline = time.monotonic() + 120
-        # A killed service leaves its file behind.
-        while not (files := [one for one in cwd.glob("runs/*-*/service.json") if _pid(one) == process.pid]):
-            assert process.poll() is None, process.communicate()[0]
-            assert time.monotonic() < deadline, "not healthy after 120 s"
-            time.sleep(0.1)
-        service = json.loads(files[0].read_text())
-        yield Served(process, cwd, service["url"], files[0].parent)
+        file = healthy(process, cwd)
+        yield Served(process, cwd, json.loads(file.read_text())["url"], file.parent)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -125,6 +119,17 @@ def served(cwd: Path, *arguments: str, threads: Sequence[str] = THREADS) -> Iter
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()
+
+
+def healthy(process: subprocess.Popen[str], cwd: Path) -> Path:
+    """Wait until the service that `process` starts answers; returns its service.json."""
+    deadline = time.monotonic() + 120
+    # A killed service leaves its file behind.
+    while not (files := [one for one in cwd.glob("runs/*-*/service.json") if _pid(one) == process.pid]):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "not healthy after 120 s"
+        time.sleep(0.1)
+    return files[0]
 
 
 def _pid(service: Path) -> int | None:

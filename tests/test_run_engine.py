@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from runkit import ENV, SAO, THREADS, Served, descendants, served, wait_gone
+from runkit import ENV, SAO, THREADS, Served, descendants, healthy, served, wait_gone
 
 pytestmark = pytest.mark.slow
 
@@ -97,9 +97,7 @@ def test_of_two_engines_one_may_die_in_a_driven_run(tmp_path: Path) -> None:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    deadline = time.monotonic() + 120
-    while not (files := list(tmp_path.glob("runs/*-*/service.json"))) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    run = healthy(process, tmp_path).parent
     below = descendants(process.pid)
     engine = next(
         pid for pid in below if re.search(rb"embedded.server.*engine-2", Path(f"/proc/{pid}/cmdline").read_bytes())
@@ -110,7 +108,7 @@ def test_of_two_engines_one_may_die_in_a_driven_run(tmp_path: Path) -> None:
     assert "6 rollouts trained · 0 queued on disk · 0 dropped" in output
     assert "2 × cpu" in output
     assert "the embedded engine 2 was killed by SIGKILL while serving: starting it again" in output
-    assert sorted(path.name for path in (files[0].parent / "logs").glob("engine*.log")) == [
+    assert sorted(path.name for path in (run / "logs").glob("engine*.log")) == [
         "engine-1.log",
         "engine-2.log",
     ]

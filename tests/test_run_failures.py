@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from runkit import ENV, SAO, THREADS, alive, descendants, sao, served, wait_gone
+from runkit import ENV, SAO, THREADS, alive, descendants, healthy, sao, served, wait_gone
 
 pytestmark = pytest.mark.slow
 
@@ -144,10 +144,7 @@ def test_ctrl_c_trains_what_is_queued_then_exits_130(tmp_path: Path) -> None:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    deadline = time.monotonic() + 120
-    while not (files := list(tmp_path.glob("runs/*-*/service.json"))) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    url = json.loads(files[0].read_text())["url"]
+    url = json.loads(healthy(process, tmp_path).read_text())["url"]
     assert httpx.get(f"{url}/healthz").json() == {"ok": True}
     receipt = json.loads(sao("attempt", "--prompt", "x", "--json", cwd=tmp_path).stdout)["receipt"]
     assert sao("report", receipt, "--score", "1", cwd=tmp_path).returncode == 0

@@ -10,7 +10,7 @@ import resource
 import signal
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ import pytest
 import pytest_asyncio
 import torch
 import torch.distributed.checkpoint as dcp
+import trainerkit
 from safetensors.torch import load_file
-from trainerkit import QUICK, SAO, make_model, make_sample, mixed_batch, reference
+from trainerkit import QUICK, make_model, make_sample, mixed_batch, reference
 
 from saocli.config.trainer import LrDecay, TrainerConfig
 from saocli.errors import ProcessDied, TrainerError
@@ -31,15 +32,8 @@ DECAYING = dataclasses.replace(QUICK, critic_warmup_steps=1, lr_decay=LrDecay.LI
 MARKER = "sao-complete.json"
 
 
-@asynccontextmanager
-async def started(folder: Path, tmp: Path, config: TrainerConfig = DECAYING) -> AsyncIterator[RemoteTrainer]:
-    trainer = await RemoteTrainer.start(
-        config=config, arm=SAO, model_folder=folder, context_length=256, seed=3, log=tmp / "logs" / "trainer.log"
-    )
-    try:
-        yield trainer
-    finally:
-        await trainer.close()
+def started(folder: Path, tmp: Path, config: TrainerConfig = DECAYING) -> AbstractAsyncContextManager[RemoteTrainer]:
+    return trainerkit.started(folder, tmp, config)
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ import pytest
 import pytest_asyncio
 import torch
 from safetensors.torch import load_file
-from trainerkit import QUICK, SAO, make_model, mixed_batch, reference
+from trainerkit import QUICK, make_model, mixed_batch, reference, started
 
-from saocli.config.trainer import DType, TrainerConfig
+from saocli.config.trainer import DType
 from saocli.errors import ProcessDied, TrainerError
 from saocli.trainer.remote import RemoteTrainer
 from saocli.trainer.sender import TrainerSender
@@ -56,17 +56,6 @@ async def receiving() -> AsyncIterator[Receiver]:
     finally:
         process.kill()
         await process.wait()
-
-
-@asynccontextmanager
-async def started(folder: Path, tmp: Path, config: TrainerConfig = QUICK) -> AsyncIterator[RemoteTrainer]:
-    trainer = await RemoteTrainer.start(
-        config=config, arm=SAO, model_folder=folder, context_length=256, seed=3, log=tmp / "logs" / "trainer.log"
-    )
-    try:
-        yield trainer
-    finally:
-        await trainer.close()
 
 
 @pytest.fixture(scope="module")

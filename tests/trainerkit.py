@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 
 from saocli.config.arm import ArmConfig
 from saocli.config.trainer import TrainerConfig
+from saocli.trainer.remote import RemoteTrainer
 from saocli.types import Batch, Sample
 
 VOCAB = 131
@@ -166,3 +167,15 @@ def weights(learner: Any) -> dict[str, torch.Tensor]:
 def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
     assert one.keys() == other.keys()
     return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+@asynccontextmanager
+async def started(folder: Path, tmp: Path, config: TrainerConfig = QUICK) -> AsyncIterator[RemoteTrainer]:
+    """A trainer in its own processes, ended on exit."""
+    trainer = await RemoteTrainer.start(
+        config=config, arm=SAO, model_folder=folder, context_length=256, seed=3, log=tmp / "logs" / "trainer.log"
+    )
+    try:
+        yield trainer
+    finally:
+        await trainer.close()
