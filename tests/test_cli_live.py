@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import time
 from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from saocli.cli.live import HINT, RunView
 from saocli.metrics.record import CONTRACT
@@ -54,3 +56,25 @@ def test_the_head_stands_once_above_its_rows() -> None:
     assert lines[0].startswith(" step  release")
     assert [line.split()[0] for line in lines[1:]] == ["1", "2", "3"]
     assert len({line.rindex("0.0") for line in lines[1:]}) == 1
+
+
+def test_the_live_line_tells_of_every_part_that_is_starting() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=120, force_terminal=True, _environ={"TERM": "xterm"})
+    view = RunView(console, as_json=False)
+
+    def drawn(text: str) -> str:
+        """What is drawn once `text` is: the line is alive, so that takes a moment."""
+        stream.truncate(stream.seek(0))
+        for _ in range(100):
+            time.sleep(0.02)
+            if text in (plain := Text.from_ansi(stream.getvalue()).plain):
+                return plain
+        raise AssertionError(plain)
+
+    with view.running(), view.phase("trainer", "megatron") as trainer:
+        with view.phase("engine", "embedded") as engine:
+            trainer.progress("loading actor")
+            engine.progress("loading weights")
+            drawn("trainer megatron: loading actor (0 s)   engine embedded: loading weights (0 s)")
+        assert "loading weights" not in drawn("trainer megatron: loading actor (0 s)")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,6 +36,7 @@ class RunView:
         self._rows = 0
         self._status = ""
         self._note = ""
+        self._phases: list[Phase] = []  # that go on now
 
     @property
     def live(self) -> bool:
@@ -62,8 +63,14 @@ class RunView:
     @contextmanager
     def phase(self, name: str, what: str) -> Iterator[Phase]:
         """One header line: alive while it lasts, printed with its time once done."""
-        phase = Phase(self, name, what)
-        yield phase
+        phase = Phase(name, what, self._tell_phases)
+        self._phases.append(phase)
+        self._tell_phases()
+        try:
+            yield phase
+        finally:
+            self._phases.remove(phase)
+            self._tell_phases()
         seconds = time.monotonic() - phase.started
         line = Text(f"  {name:<8} ").append(f"{phase.what:<38}", style="cyan").append(f" {phase.detail:<44}")
         self._console.print(line.append(f"{seconds:6.1f} s ", style="dim").append("✓", style="green"), soft_wrap=True)
@@ -124,6 +131,9 @@ class RunView:
         self._console.print(Text(text), soft_wrap=True)
         self._emit("end", **fields)
 
+    def _tell_phases(self) -> None:
+        self.status("   ".join(phase.doing for phase in self._phases))
+
     def _refresh(self) -> None:
         if self._live is not None:
             line = Table.grid(expand=True)
@@ -140,14 +150,15 @@ class RunView:
 class Phase:
     """A header line in the making."""
 
-    def __init__(self, view: RunView, name: str, what: str) -> None:
-        self._view = view
+    def __init__(self, name: str, what: str, changed: Callable[[], None]) -> None:
         self.started = time.monotonic()
         self.name = name
         self.what = what
         self.detail = ""
-        view.status(f"{name} {what} …")
+        self.doing = f"{name} {what} …"
+        self._changed = changed
 
     def progress(self, text: str) -> None:
         """Say what the phase is doing now."""
-        self._view.status(f"{self.name} {self.what}: {text} ({time.monotonic() - self.started:.0f} s)")
+        self.doing = f"{self.name} {self.what}: {text} ({time.monotonic() - self.started:.0f} s)"
+        self._changed()

@@ -14,6 +14,7 @@ from typing import Any
 from saocli.config.arms import facts
 from saocli.config.run import RunConfig
 from saocli.driver.drive import Played, play_to_end
+from saocli.driver.together import together
 from saocli.engine.absent import AbsentEngine
 from saocli.gateway.app import make_app
 from saocli.gateway.codec import HFCodec
@@ -35,11 +36,11 @@ from saocli.wire.engines import Engines, open_engines
 from saocli.wire.publication import publication_way
 from saocli.wire.restore import proved_weights
 from saocli.wire.training import Training, Wrap
-from saocli.wire.view import PhaseView, View
+from saocli.wire.view import View
 
 
 class Service:
-    """The parts of one run, started in order; `started` ends them in reverse."""
+    """The parts of one run; `started` ends them in the reverse order of their start."""
 
     records: Records
     releases: Releases
@@ -71,11 +72,11 @@ class Service:
         self._wrap = wrap
         self._changes = Changes()
         self._news = asyncio.Event()
-        self._starting: str | None = "the engine"
+        self._starting = True
         self.engines = Engines(config.engine, AbsentEngine())
 
     async def start(self, listener: socket.socket) -> None:
-        """Model, store, gateway (which says 503 until the rest is there), engine, trainer, base release.
+        """Model, store, gateway (which says 503 until the rest is there), engine and trainer, base release.
 
         A run directory that has a chain is gone on with: its head serves, and the trainer is restored to it.
         """
@@ -87,23 +88,29 @@ class Service:
         await asyncio.to_thread(self._open_store)
         head = self.releases.head(config.scenario)
         weights = await asyncio.to_thread(proved_weights, self.chain, head, config.trainer.dtype) if head else folder
-        with view.phase("engine", config.engine.kind.value) as phase:
-            await self._start_gateway(await asyncio.to_thread(HFCodec, folder), listener)
-            if head is None or weights is None:
-                await self._start_engine(folder, self.chain.draft(0).version, phase)
-            else:
-                await self._start_engine(weights, head.weight_version, phase)
+        await self._start_gateway(await asyncio.to_thread(HFCodec, folder), listener)
+        if head is None or weights is None:
+            engine = self._start_engine(folder, self.chain.draft(0).version)
+        else:
+            engine = self._start_engine(weights, head.weight_version)
         if self._arm.trains:
-            self._starting = "the trainer"
-            await self._start_training(folder, head, engine_serves_it=weights is not None)
-        elif head is None:
-            with view.phase("trainer", f"none (arm {config.arm.name})"):
-                self.chain.begin(await asyncio.to_thread(folder_digest, folder, config.trainer.dtype))
+            training = self.training = self._new_training(folder)
+            if config.engine.colocate:  # the trainer must find what the engine has left of the GPU's memory
+                await engine
+                await training.start()
+            else:
+                await together([engine, training.start()])
+            await training.begin_or_restore(head, engine_serves_it=weights is not None)
+        else:
+            await engine
+            if head is None:
+                with view.phase("trainer", f"none (arm {config.arm.name})"):
+                    self.chain.begin(await asyncio.to_thread(folder_digest, folder, config.trainer.dtype))
         base = self.chain.base()
         assert base is not None
         self.base = base
         with view.phase("gateway", self.url) as phase:
-            self._starting = None
+            self._starting = False
             self._announce()
             phase.detail = f"scenario {config.scenario} · token in {self._directory.token_file.name}"
 
@@ -164,40 +171,39 @@ class Service:
             on_drop=self._changes.notify,
         )
 
-    async def _start_engine(self, folder: Path, version: str, phase: PhaseView) -> None:
-        config = self._config
-        self.engines = await open_engines(
-            config,
-            folder=folder,
-            version=version,
-            logs=self._directory.logs,
-            progress=phase.progress,
-            say=lambda text: self._view.say(f"  {text}", style="yellow"),
-            way=publication_way(config.engine, lambda: self.training.seat.current if self.training else None),
-        )
-        self._started.push_async_callback(self.engines.engine.close)
-        phase.progress("checking that it answers with ids and log-probabilities")
-        for engine in self.engines.each:
-            await self_check(engine, self.deps.codec)
-        self.deps.engine = self.engines.engine
-        phase.detail = self.engines.detail
+    async def _start_engine(self, folder: Path, version: str) -> None:
+        config, view = self._config, self._view
+        with view.phase("engine", config.engine.kind.value) as phase:
+            engines = await open_engines(
+                config,
+                folder=folder,
+                version=version,
+                logs=self._directory.logs,
+                progress=phase.progress,
+                say=lambda text: view.say(f"  {text}", style="yellow"),
+                way=publication_way(config.engine, lambda: self.training.seat.current if self.training else None),
+            )
+            self._started.push_async_callback(engines.engine.close)
+            phase.progress("checking that it answers with ids and log-probabilities")
+            for engine in engines.each:
+                await self_check(engine, self.deps.codec)
+            self.deps.engine = engines.engine
+            self.engines = engines
+            phase.detail = engines.detail
 
-    async def _start_training(self, folder: Path, head: Release | None, *, engine_serves_it: bool) -> None:
-        training = self.training = Training(
+    def _new_training(self, folder: Path) -> Training:
+        return Training(
             self._config,
             self._directory,
             self._view,
             self._started,
             chain=self.chain,
             queue=self.queue,
-            engine=self.engines.engine,
+            engine=lambda: self.engines.engine,
             model_folder=folder,
             wrap=lambda parts: self._wrap(self.engines.in_turns(parts)),
             changed=self._changed,
         )
-        with self._view.phase("trainer", "megatron") as phase:
-            await training.start(phase)
-        await training.begin_or_restore(head, engine_serves_it=engine_serves_it)
 
     def _changed(self) -> None:
         self._changes.notify()
@@ -250,15 +256,15 @@ class Service:
         self._news.set()
 
     def _health(self) -> HealthState:
-        if self._starting is not None:
-            return HealthState(ok=False, reason=f"starting {self._starting}")
+        if self._starting:
+            return HealthState(ok=False, reason=f"starting the {'trainer' if self.engines.each else 'engine'}")
         if self.engines.down is not None:
             return HealthState(ok=False, reason=self.engines.down)
         # A trainer that is being restored leaves serving as it is.
         return HealthState(ok=True)
 
     def _phase(self, *, leased: int) -> str:
-        if self._starting is not None:
+        if self._starting:
             return "starting"
         if self.training is not None and self.training.recovery.doing is not None:
             return self.training.recovery.doing

@@ -26,7 +26,7 @@ from saocli.types import REFUSED, Release, StepOutput, Taken
 from saocli.wire.recovery import Recovery
 from saocli.wire.restore import Restored, Restorer
 from saocli.wire.seat import Seat
-from saocli.wire.view import PhaseView, View
+from saocli.wire.view import View
 
 Wrap = Callable[[Parts], Parts]
 
@@ -45,12 +45,14 @@ class Training:
         *,
         chain: ReleaseChain,
         queue: SampleQueue,
-        engine: Engine,
+        engine: Callable[[], Engine],
         model_folder: Path,
         wrap: Wrap,
         changed: Callable[[], None],
     ) -> None:
-        """`wrap` may put something between the loop and its parts; `changed` is called after each commit."""
+        """`engine` gives it once it has started. `wrap` may put something between the loop and its parts. `changed` is
+        called after each commit.
+        """
         self.last_record: Mapping[str, Any] = {}
         self._config = config
         self._directory = directory
@@ -87,41 +89,42 @@ class Training:
             Parts(
                 source=self._queue,
                 trainer=self.seat.trainer,
-                engine=self._engine,
+                engine=self._engine(),
                 chain=self._chain,
                 measure=self._measure,
                 committed=self._committed,
             )
         )
 
-    async def start(self, phase: PhaseView) -> None:
+    async def start(self) -> None:
         """Start the trainer, with the base model."""
-        self._progress = phase.progress
-        self._started.push_async_callback(self.seat.close)
-        await self.seat.fill()
-        info = self.seat.trainer.info
-        roles = "actor + critic" if info.critic_parameters else "actor"
-        ranks = f"{info.ranks} rank" + "s" * (info.ranks != 1)
-        phase.what = info.backend
-        phase.detail = f"{roles} · {ranks} · {info.dtype} · {info.peak_rss_bytes / 2**30:.1f} GiB"
+        with self._view.phase("trainer", "megatron") as phase:
+            self._progress = phase.progress
+            self._started.push_async_callback(self.seat.close)
+            await self.seat.fill()
+            info = self.seat.trainer.info
+            roles = "actor + critic" if info.critic_parameters else "actor"
+            ranks = f"{info.ranks} rank" + "s" * (info.ranks != 1)
+            phase.what = info.backend
+            phase.detail = f"{roles} · {ranks} · {info.dtype} · {info.peak_rss_bytes / 2**30:.1f} GiB"
+        self._progress = self._view.status
 
     async def begin_or_restore(self, head: Release | None, *, engine_serves_it: bool) -> None:
         """The base release of a fresh run; else the trainer, the engine and the records as they were at the head."""
         if head is None:
-            self._progress("writing the base release")
+            self._view.status("writing the base release")
             self._chain.begin(await self.seat.trainer.export(self._chain.draft(0).weights))
             self._open_recorder({})
         else:
             with self._view.phase("restore", head.release_id) as phase:
-                self._progress = phase.progress
                 wanted = await asyncio.to_thread(first_unwritten, self._directory.metrics_jsonl, self._chain.releases())
                 restored = await self._restorer.restore(head, fresh=True, progress=phase.progress, wanted=wanted)
                 phase.detail = restored.line
                 if not engine_serves_it:
+                    phase.progress("writing the head's weights again")
                     await self._publish_again(restored)
                 await asyncio.to_thread(self._open_recorder, restored.outputs)
                 self._restored(restored)
-        self._progress = self._view.status
 
     async def save(self) -> None:
         """Put down the trainer's state, so that the run can go on from where it stopped."""
@@ -150,9 +153,8 @@ class Training:
                 f"{folder} is missing or damaged, and the trainer came to other weights than it held",
                 fix=f"put {folder} back from a copy, or start a new run",
             )
-        self._progress("writing the head's weights again")
         await self.parts().trainer.export(folder)
-        await self._engine.load(folder, head.weight_version)
+        await self._engine().load(folder, head.weight_version)
 
     def _open_recorder(self, outputs: Mapping[int, StepOutput]) -> None:
         """Go on with metrics.jsonl where the chain ends; `outputs` is of steps that were made again."""
