@@ -128,20 +128,21 @@ def launch(setup_file: str, ranks: str) -> int:
 
 def rank(holds: Holds, setup_file: str) -> None:
     """The product's worker; what is wrapped can be imported only once it has prepared torch."""
-    from saocli.trainer.megatron import worker
+    from saocli.trainer.megatron import cpu, worker
 
-    class Waiting(worker.Worker):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            from megatron.core import dist_checkpointing
+    prepare = cpu.patch
 
-            from saocli.trainer.megatron import step
+    def prepare_and_wrap() -> None:
+        prepare()
+        from megatron.core import dist_checkpointing
 
-            step._update_critic = held(holds, step._update_critic, "critic")
-            step.train_step = held(holds, step.train_step, "optimizer")
-            dist_checkpointing.save = held(holds, dist_checkpointing.save, "saving")
+        from saocli.trainer.megatron import step
 
-    worker.Worker = Waiting  # type: ignore[assignment, misc]
+        step._update_critic = held(holds, step._update_critic, "critic")
+        step.train_step = held(holds, step.train_step, "optimizer")
+        dist_checkpointing.save = held(holds, dist_checkpointing.save, "saving")
+
+    cpu.patch = prepare_and_wrap
     worker.main(Path(setup_file))
 
 

@@ -103,6 +103,20 @@ def test_the_service_killed_leaves_no_orphan(tmp_path: Path) -> None:
         assert alive(below) == set()
 
 
+def test_the_service_killed_while_its_parts_import_leaves_no_orphan(tmp_path: Path) -> None:
+    process = subprocess.Popen([*SAO, *SMOKE, "gateway.port=0"], cwd=tmp_path, env=ENV, stdout=subprocess.DEVNULL)
+    try:
+        while len(below := descendants(process.pid)) < len(["engine", "launcher", "rank"]):
+            assert process.poll() is None
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    started = time.monotonic()
+    assert wait_gone(below) == set()
+    assert time.monotonic() - started < 1.5  # their imports go on for longer than that
+
+
 def test_a_full_disk_stops_the_run_and_names_the_folder(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -10,24 +10,24 @@ import threading
 import traceback
 from pathlib import Path
 
-import torch
-import uvicorn
-from transformers.utils import logging as transformers_logging
-
-from saocli.engine.embedded.app import make_app
 from saocli.engine.embedded.launch import KEY_VARIABLE, READY
-from saocli.engine.embedded.model import ServedModel
-from saocli.engine.embedded.scheduler import Scheduler
 from saocli.errors import EngineError
-from saocli.process import exit_with_parent
-
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+from saocli.process import exit_with_parent, loading
 
 
 def main() -> None:
     """Load the model, bind a free loopback port, report it in the status file, serve until ended."""
     options = _options()
     exit_with_parent()
+    with loading():  # seconds, in which the parent may die
+        import torch
+        import uvicorn
+        from transformers.utils import logging as transformers_logging
+
+        from saocli.engine.embedded.app import make_app
+        from saocli.engine.embedded.model import ServedModel
+        from saocli.engine.embedded.scheduler import Scheduler
+    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
     threading.excepthook = _die
     key = os.environ.pop(KEY_VARIABLE)
     torch.set_num_threads(options.threads)
@@ -35,7 +35,7 @@ def main() -> None:
     _report(options.status, "loading weights")
     try:
         model = ServedModel(
-            options.model, dtype=_DTYPES[options.dtype], slots=options.slots, context_length=options.context_length
+            options.model, dtype=dtypes[options.dtype], slots=options.slots, context_length=options.context_length
         )
     except EngineError as error:
         sys.exit(f"error: {error}")
@@ -67,7 +67,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--context-length", type=int, required=True)
     parser.add_argument("--slots", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--dtype", choices=sorted(_DTYPES), required=True)
+    parser.add_argument("--dtype", choices=["bf16", "fp32"], required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--status", type=Path, required=True)
     return parser.parse_args()
