@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,20 @@ def test_state_without_a_critic_comes_back_bit_for_bit(run: Run, llama: Path, tm
     assert straight["position"] == 2.0
     assert straight.keys() == resumed.keys()
     assert all(torch.equal(straight[name], resumed[name]) for name in straight)
+
+
+def processes_started_by_a_save(folder: Path, where: Path) -> list[str]:
+    from saocli.trainer.megatron import checkpoint
+
+    training = build_training(folder, CONFIG, GRPO_DIS)
+    started: list[str] = []
+    sys.addaudithook(lambda event, _: started.append(event) if event in {"os.fork", "subprocess.Popen"} else None)
+    checkpoint.save(training, where)
+    return started
+
+
+def test_a_save_waits_for_no_process_that_could_be_killed(run: Run, llama: Path, tmp_path: Path) -> None:
+    assert run(processes_started_by_a_save, llama, tmp_path / "state") == []
 
 
 def test_the_base_model_gets_no_trainer(run: Run, llama: Path) -> None:

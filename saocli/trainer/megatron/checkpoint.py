@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import queue
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingException
 from megatron.core.dist_checkpointing.strategies import filesystem_async
+from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -30,8 +33,7 @@ def save(training: Training, folder: Path) -> None:
     `folder/actor` and `folder/critic` are Megatron checkpoints, written one after the other: Megatron copies the gated
     feed-forward weights and their moments while it writes them.
     """
-    # Megatron collects its writers' results through a queue in a process of its own, which would import all of this
-    # again; the writers report through this process, so an in-process queue does.
+    # Megatron's is a queue in a process of its own, which would import all of this again.
     filesystem_async._results_queue = queue.Queue()
     with replacing(folder) as rough:
         for name, learner in _learners(training).items():
@@ -41,7 +43,7 @@ def save(training: Training, folder: Path) -> None:
             dist_checkpointing.save(
                 {**learner.sharded_state(loading=False), "common": {"position": training.position, "rng": _rng()}},
                 str(rough / name),
-                sharded_strategy=TorchDistSaveShardedStrategy(*FORMAT, thread_count=1),
+                sharded_strategy=_Written(*FORMAT, thread_count=1),
             )
         if is_writer():
             (rough / MARKER).write_text(json.dumps({"position": training.position}) + "\n")
@@ -70,6 +72,35 @@ def load(training: Training, folder: Path) -> None:
         _set_rng(state["common"]["rng"])
         del state
         release()
+
+
+class _Written(TorchDistSaveShardedStrategy):
+    """Writes the files in this process.
+
+    Megatron forks a writer for each and waits for it without end, also for one that was killed.
+    """
+
+    def save(self, sharded_state_dict: Any, checkpoint_dir: str | Path) -> None:
+        request = self.async_save(sharded_state_dict, checkpoint_dir)
+        if request.async_fn is not None:  # this rank has something to write
+            transforms = request.async_fn.args[0]
+            request = request._replace(async_fn=partial(_write, transforms))
+        request.execute_sync()
+
+
+def _write(transforms: list[Any], rank: int, buckets: list[Any], results: queue.Queue[Any]) -> None:
+    """What `FileSystemWriterAsync.write_preloaded_data_multiproc` does: the outcome of each file, or what failed."""
+    outcomes: dict[int, Any] = {}
+    local: queue.Queue[Any] = queue.Queue()
+    for index, bucket in enumerate(buckets):
+        count: queue.Queue[int] = queue.Queue()
+        count.put(index)
+        FileSystemWriterAsync.write_preloaded_data(transforms, index, bucket, local, count, use_fsync=True)
+        _, outcomes[index] = local.get()
+        if isinstance(outcomes[index], Exception):
+            results.put(outcomes[index])
+            return
+    results.put(outcomes)
 
 
 def _learners(training: Training) -> dict[str, Learner]:
