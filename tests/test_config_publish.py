@@ -19,7 +19,7 @@ def test_every_way_is_there_on_a_cpu(publish: Publish) -> None:
     ("overrides", "named"),
     [
         (["engine.publish=distributed", "engine.device=gpu"], "engine.device is gpu and trainer.device is cpu"),
-        (["engine.publish=tensor", "engine.device=gpu", "trainer.device=gpu"], "publish is tensor but engine.device"),
+        (["engine.publish=tensor", "engine.device=gpu"], "engine.device is gpu and trainer.device is cpu"),
         (["engine.publish=distributed", "engine.replicas=2"], "there are several engines"),
         (["engine.publish=tensor", "engine.urls=[http://127.0.0.1:1]"], "engine.urls is set"),
         (["engine.publish=distributed", "engine.kind=embedded"], "engine.kind is embedded but engine.publish"),

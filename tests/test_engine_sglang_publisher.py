@@ -260,21 +260,25 @@ async def test_another_engine_or_another_sender_makes_another_group(folders: lis
 class Sharer(Sender):
     """A sharer that remembers too."""
 
-    async def share(self, first: int, last: int) -> str:
+    async def share(self, first: int, last: int, *, readers: int) -> list[str]:
         self.done.append((first, last))
-        return f"{first}-{last}"
+        return [f"{first}-{last} to {rank}" for rank in range(readers)]
 
 
 async def test_shared_buckets_are_read_one_by_one_and_let_go_of(folders: list[Path]) -> None:
     sharer = Sharer([(name, torch.zeros(100)) for name in "abc"])
-    way = FromMemory(sharer, bucket_bytes=800)
+    way = FromMemory(sharer, readers=2, bucket_bytes=800)
     server = Server(folders[0])
     await way.bring(server, folders[1], "v1", flush_cache=True)
     update = "/update_weights_from_tensor"
     assert server.paths() == ["/begin_weight_update", update, update, "/end_weight_update"]
     assert [body for path, body in server.calls if path == update] == [
-        {"serialized_named_tensors": ["0-2"], "flush_cache": False, "weight_version": None},
-        {"serialized_named_tensors": ["2-3"], "flush_cache": True, "weight_version": "v1"},
+        {
+            "serialized_named_tensors": ["0-2 to 0", "0-2 to 1"],
+            "flush_cache": False,
+            "weight_version": None,
+        },
+        {"serialized_named_tensors": ["2-3 to 0", "2-3 to 1"], "flush_cache": True, "weight_version": "v1"},
     ]
     assert sharer.done == [(0, 2), (2, 3), "left"]
     server.refuses.add("v2")

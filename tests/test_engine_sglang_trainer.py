@@ -68,7 +68,7 @@ class Stack:
         self.step = 0
         self.sender = DyingSender(lambda: self.trainer, dtype=DType.FP32, timeout_s=30)
         group = FromGroup(config(), self.sender, bucket_bytes=40_000)
-        memory = FromMemory(self.sender, bucket_bytes=40_000)
+        memory = FromMemory(self.sender, readers=1, bucket_bytes=40_000)
         self.ways: dict[str, Way] = {"disk": FromFolder(), "distributed": group, "tensor": memory}
         self.chosen = Chosen(group)
 

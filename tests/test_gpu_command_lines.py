@@ -71,6 +71,13 @@ def test_too_few_gpus_are_refused_with_what_is_missing(name: str) -> None:
         (("arm=base", "arm.name=base"), None, None, ("0",)),
         (("engine=embedded",), None, "0", (None,)),
         (("trainer=cpu",), "3,4", None, ("3",)),
+        (("engine.publish=tensor",), "5,7", "5", ("7,5",)),
+        (
+            ("engine.publish=tensor", "engine.tp=2", "trainer.ranks=2", "trainer.tensor_parallel=2"),
+            None,
+            "0,1",
+            ("2,3,0",),
+        ),
         (("engine.colocate=true",), "5,7", "5", ("5",)),
         (("engine.colocate=true", "engine.tp=2"), None, "0", ("0,1",)),
     ],

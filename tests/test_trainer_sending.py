@@ -137,10 +137,12 @@ async def test_another_process_reads_what_is_shared(trainer: RemoteTrainer, tmp_
             half = len(specs) // 2
             received: dict[str, torch.Tensor] = {}
             for first, last in ((0, half), (half, len(specs))):
-                payload = await sender.share(first, last)
-                assert len(payload) < 20_000  # handles, not weights
-                await receiver.do("read", payload=payload, file=str(tmp_path / "read"))
-                received |= load_file(tmp_path / "read")
+                payloads = await sender.share(first, last, readers=2)
+                assert len(payloads) == 2
+                for payload in payloads:
+                    assert len(payload) < 20_000  # handles, not weights
+                    await receiver.do("read", payload=payload, file=str(tmp_path / "read"))
+                    received |= load_file(tmp_path / "read")
             check_equal(received, tmp_path / "weights", dtype)
             await sender.leave()
     assert set(os.listdir("/dev/shm")) <= before

@@ -21,7 +21,7 @@ class Publish(Choice):
 
     DISK = "disk"  # it reads the release's safetensors
     DISTRIBUTED = "distributed"  # the trainer broadcasts them over a process group: NCCL between GPUs, gloo on a CPU
-    TENSOR = "tensor"  # the trainer shares its memory with it, in /dev/shm: on a CPU only
+    TENSOR = "tensor"  # the trainer shares its memory with it, on one machine: /dev/shm, or a GPU's (CUDA IPC)
 
 
 class Pause(Choice):

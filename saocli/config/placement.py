@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from saocli.config.arms import facts
-from saocli.config.engine import EngineConfig
+from saocli.config.engine import EngineConfig, Publish
 from saocli.config.run import RunConfig
 from saocli.config.trainer import Device
 
@@ -24,14 +24,18 @@ class Placement:
 def place(config: RunConfig, environment: Mapping[str, str]) -> Placement:
     """Take the GPUs as `environment` shows them to this process: those of its CUDA_VISIBLE_DEVICES, else from 0 on.
 
-    With `engine.colocate` the engines' begin with the trainer's first.
+    With `engine.colocate` the engines' begin with the trainer's first. With `engine.publish=tensor` an engine also sees
+    the GPU of the trainer's first rank, after its own, as it reads the weights from there.
     """
-    own = environment.get(VISIBLE)
-    named = [name.strip() for name in own.split(",")] if own is not None else None
+    seen = environment.get(VISIBLE)
+    named = [name.strip() for name in seen.split(",")] if seen is not None else None
     trainer, each = trainer_gpus(config), engine_gpus(config.engine)
     first = 0 if config.engine.colocate else trainer
     servers = range(launched(config.engine))
-    return Placement(_names(named, 0, trainer), tuple(_names(named, first + i * each, each) for i in servers))
+    engines = [_names(named, first + i * each, each) for i in servers]
+    if config.engine.publish is Publish.TENSOR and trainer:
+        engines = [f"{own},{_names(named, 0, 1)}" for own in engines]
+    return Placement(_names(named, 0, trainer), tuple(engines))
 
 
 def gpus_needed(config: RunConfig) -> int:

@@ -47,8 +47,10 @@ class TrainerSender:
     async def send(self, first: int, last: int) -> None:
         await self._ask("send", first=first, last=last)
 
-    async def share(self, first: int, last: int) -> str:
-        return str((await self._ask("share", first=first, last=last))["payload"])
+    async def share(self, first: int, last: int, *, readers: int) -> Sequence[str]:
+        return [
+            str(payload) for payload in (await self._ask("share", first=first, last=last, readers=readers))["payloads"]
+        ]
 
     async def leave(self) -> None:
         self._member = None

@@ -20,6 +20,6 @@ def publication_way(config: EngineConfig, trainer: Callable[[], RemoteTrainer | 
         case Publish.DISTRIBUTED:
             return FromGroup(config, sender)
         case Publish.TENSOR:
-            return FromMemory(sender)
+            return FromMemory(sender, readers=config.tp)
         case Publish.DISK:
             return FromFolder()

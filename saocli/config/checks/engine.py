@@ -60,11 +60,6 @@ def _from_the_trainer(config: RunConfig) -> Iterator[Problem]:
             f"{how} but engine.device is {engine.device} and trainer.device is {config.trainer.device}",
             "both ends must be on GPUs, or both on the CPU: set engine.publish=disk",
         )
-    if engine.publish is Publish.TENSOR and engine.device is Device.GPU:
-        yield Problem(
-            f"{how} but engine.device is {engine.device}",
-            "memory is shared in /dev/shm, which is the CPU's: set engine.publish=distributed",
-        )
     if engine.dp > 1:
         yield Problem(
             f"{how} but engine.dp is {engine.dp}",

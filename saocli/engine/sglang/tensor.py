@@ -1,7 +1,8 @@
 """Weights as shared memory: the trainer's first rank puts a bucket where SGLang, on its machine, reads it in place.
 
-No network and no disk between the two. SGLang unpickles what it is sent here, with an allow-list of its own; its admin
-key, which only this program has, is what may send it.
+No network and no disk between the two: a file in /dev/shm on a CPU, the trainer's own GPU memory (CUDA IPC) on GPUs.
+SGLang unpickles what it is sent here, with an allow-list of its own; its admin key, which only this program has, opens
+that route.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ class Sharer(Protocol):
         """The weights to share now, in their order."""
         ...
 
-    async def share(self, first: int, last: int) -> str:
-        """Share those of [first, last) until the next call; returns what opens them, SGLang's serialized tensors."""
+    async def share(self, first: int, last: int, *, readers: int) -> Sequence[str]:
+        """Share those of [first, last) until the next call.
+
+        Returns what opens them, SGLang's serialized tensors, once for each process that reads them.
+        """
         ...
 
     async def leave(self) -> None:
@@ -36,8 +40,10 @@ class Sharer(Protocol):
 class FromMemory:
     """`publisher.Way`: the weights that the sharer has now, which are those of the folder."""
 
-    def __init__(self, sharer: Sharer, *, bucket_bytes: int = BUCKET_BYTES) -> None:
+    def __init__(self, sharer: Sharer, *, readers: int, bucket_bytes: int = BUCKET_BYTES) -> None:
+        """`readers`: SGLang's tensor-parallel ranks, each of which opens every bucket and takes its part."""
         self._sharer = sharer
+        self._readers = readers
         self._bucket_bytes = bucket_bytes
 
     async def bring(self, engine: Control, folder: Path, version: str, *, flush_cache: bool) -> None:
@@ -61,7 +67,7 @@ class FromMemory:
         for first, last in buckets(specs, self._bucket_bytes):
             final = last == len(specs)
             body = {
-                "serialized_named_tensors": [await self._sharer.share(first, last)],
+                "serialized_named_tensors": list(await self._sharer.share(first, last, readers=self._readers)),
                 # Once, with the last: nothing is generated in between.
                 "flush_cache": flush_cache and final,
                 "weight_version": version if final else None,

@@ -68,13 +68,13 @@ class Sending:
         return {}
 
     def share(self, message: Message) -> Message:
-        """Put tensors [first, last) where another process can read them; answers how. They stay until the next call."""
+        """Put tensors [first, last) where `readers` processes can read them until the next call; answers how."""
         if not is_writer():
             return {}
         self._shared = None
-        payload, self._shared = share(self._bucket(message))
+        payloads, self._shared = share(self._bucket(message), message["readers"])
         self._forget_after(message)
-        return {"payload": payload}
+        return {"payloads": payloads}
 
     def leave(self, message: Message) -> Message:
         """End the group and hold nothing. Safe without one."""
