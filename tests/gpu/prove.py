@@ -8,7 +8,7 @@ status 1 if a finding failed. `--device cpu --small` runs the same script where 
 With an interpreter that has SGLang for GPUs in SAO_SGLANG_PYTHON, trainer and SGLang take turns on the one GPU too.
 
 Not provable on one GPU: ranks that talk to each other (NCCL refuses two on one device), and weights broadcast to an
-SGLang engine.
+SGLang engine, or read by it from the trainer's memory (other processes read that here).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Proof:
             import product
 
             products = [f"product{i}" for i in range(len(product.cases(self._device)))]
-            self._together("parity", "parity-cpu", "restore", *products, until=self._deadline - LARGE_S)
+            self._together("parity", "parity-cpu", "restore", "shared", *products, until=self._deadline - LARGE_S)
             self._compare()
             self._together("real-size", until=self._deadline)
         finally:
@@ -82,7 +82,7 @@ class Proof:
             "not proved here",
             parts=[
                 "two or more ranks over NCCL (one GPU takes one rank)",
-                "weights broadcast to SGLang (it needs a GPU of its own)",
+                "weights broadcast to SGLang, or read by it from the trainer's GPU (it needs one of its own)",
                 *([] if product.SGLANG else ["turns with SGLang on one GPU: SAO_SGLANG_PYTHON names no interpreter"]),
             ],
         )
@@ -180,6 +180,10 @@ def run_part(part: str, work: Path, device: str, *, small: bool) -> None:
             import restore
 
             restore.check(found, folder, where)
+        case "shared":
+            import shared
+
+            shared.check(found, where)
         case "real-size":
             import real_size
 
