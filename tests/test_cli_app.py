@@ -21,6 +21,7 @@ def sao(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | env, check=False)
 
 
+@pytest.mark.alone
 def test_help_is_quick_and_loads_nothing_heavy() -> None:
     script = (
         "import sys, runpy; sys.argv = ['sao', '--help']\n"

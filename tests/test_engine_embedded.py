@@ -119,6 +119,7 @@ async def test_a_client_that_hangs_up_frees_its_slot(engine: HttpEngine, stream:
         await final(engine, ask(PROMPT, max_new_tokens=1))
 
 
+@pytest.mark.alone
 async def test_a_small_answer_does_not_wait_for_the_network(engine: HttpEngine) -> None:
     await engine.version()
     started = time.perf_counter()

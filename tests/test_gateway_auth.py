@@ -52,6 +52,7 @@ async def test_the_scheme_is_read_as_http_says(tmp_path: Path) -> None:
         assert (await gateway.http.get("/v1/chat/completions")).status_code == 405
 
 
+@pytest.mark.alone
 async def test_a_stranger_is_refused_before_the_body_is_read(tmp_path: Path) -> None:
     async with serving(tmp_path, ScriptedEngine(lambda _: say("A"))) as gateway:
         host, port = gateway.url.removeprefix("http://").split(":")

@@ -27,6 +27,7 @@ async def open_request(gateway: Gateway, body: dict[str, Any]) -> tuple[asyncio.
     return reader, writer
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("n", [1, 2])
 async def test_a_client_that_leaves_stops_the_generation(tmp_path: Path, stream: bool, n: int) -> None:

@@ -16,8 +16,10 @@ from saocli.gateway.app import make_app
 from saocli.store.database import Database
 
 
+@pytest.mark.slow
+@pytest.mark.alone
 async def test_hundreds_of_clients_while_a_step_runs(tmp_path: Path) -> None:
-    """Not marked slow, though it is: it wants the machine for itself. A reader that waited for the step took 10 s."""
+    """A reader that waited for the step took 10 s."""
     crowd = Crowd(clients=300, cycles=2, pause_s=2.0)
     with gateway(tmp_path, step_s=10.0) as (url, _):
         told = await play(url, crowd)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
 from enginefakes import ScriptedEngine, say
 from gatewaykit import release, serving
 
@@ -91,6 +92,7 @@ async def test_records_are_paged_without_a_hole(tmp_path: Path) -> None:
             assert (response.status_code, response.json()["error"]["param"]) == (400, name)
 
 
+@pytest.mark.alone
 async def test_waiting_for_a_receipt_ends_when_it_is_trained(tmp_path: Path) -> None:
     async with serving(tmp_path, engine()) as gateway:
         receipt = await gateway.receipt()
@@ -122,6 +124,7 @@ async def test_waiting_for_an_unreported_receipt_ends_with_a_report_that_never_t
         assert (record["state"], record["reason"]) == ("recorded", "ineligible")
 
 
+@pytest.mark.alone
 async def test_reads_and_reports_do_not_wait_for_generations_or_waiters(tmp_path: Path) -> None:
     quick = iter([say("A")])
     slow = ScriptedEngine(lambda _: next(quick, say("A" * 200, delay_s=0.01)))

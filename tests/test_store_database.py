@@ -89,6 +89,7 @@ def test_another_process_reads_while_a_run_writes(tmp_path: Path) -> None:
         reader.ensure_scenario("u", at=2.0)
 
 
+@pytest.mark.alone
 def test_a_read_does_not_wait_for_a_write(tmp_path: Path) -> None:
     database = Database(tmp_path / "records.db")
     with database.write(durable=True) as db:
