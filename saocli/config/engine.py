@@ -48,7 +48,10 @@ class EngineConfig:
     # Running servers to use instead of starting any. They must see the run's folder under the same path, and serve a
     # model of the same shape; the run publishes its weights to them before it uses them, and never stops them.
     urls: list[str] = field(default_factory=list)
-    key_env: str | None = None  # environment variable that holds the bearer token of the servers in `urls`
+    # A running sglang-router whose workers are the servers in `urls`, no more and no fewer: generations go to it, and
+    # weights to each server. None: generations are shared out here.
+    router: str | None = None
+    key_env: str | None = None  # environment variable that holds the bearer token of `urls` and `router`
     # What follows is for SGLang alone.
     tp: int = 1  # GPUs that share one copy of the model
     dp: int = 1  # copies of the model behind one server

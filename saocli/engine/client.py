@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,6 +24,7 @@ _LIMITS = httpx.Limits(max_connections=1024, max_keepalive_connections=64, keepa
 _TIMEOUT = httpx.Timeout(None, connect=10.0)
 _EXIT_GRACE_S = 1.0
 _AWAY_S = 3.0
+_SESSION_HEADER = "X-SMG-Routing-Key"  # by which sglang-router keeps requests together
 
 
 class HttpEngine:
@@ -37,16 +38,19 @@ class HttpEngine:
         child: Child | None = None,
         publisher: Publisher | None = None,
         context_length: int | None = None,
+        behind: Sequence[HttpEngine] = (),
     ) -> None:
         """`key` is sent as bearer token; `child` is the server's process when it is ours, ended by `close`.
 
         `publisher` does `load`; None: the engine reads the folder by itself. `context_length` is the limit of prompt
-        plus new tokens; None: the engine keeps to its own.
+        plus new tokens; None: the engine keeps to its own. `behind` are the servers that this one, a router, hands
+        generations to: it is told a request's session, and they are told of aborts, for which it has no route.
         """
         self.url = url
         self.child = child
         self._publisher: Publisher = publisher or FromDisk()
         self._context_length = context_length
+        self._behind = tuple(behind)
         self._http = httpx.AsyncClient(
             base_url=url,
             headers={"Authorization": f"Bearer {key}"} if key else {},
@@ -76,10 +80,13 @@ class HttpEngine:
         """
         self._check_fits(request)
         answer = Answer()
-        body = _generate_body(request)
+        body = _generate_body(request, unsigned=bool(self._behind))
+        headers = {_SESSION_HEADER: request.session} if self._behind and request.session else None
         chunk: GenerateChunk | None = None
+        answering = False
         try:
-            async with self._http.stream("POST", "/generate", json=body) as response:
+            async with self._http.stream("POST", "/generate", json=body, headers=headers) as response:
+                answering = True
                 if response.status_code != 200:
                     raise refusal(response.status_code, _decode(await response.aread()))
                 if request.stream:
@@ -94,10 +101,12 @@ class HttpEngine:
             if chunk is None or chunk.finish_reason is None:
                 raise EngineError(f"the engine's answer to {request.rid} ended without a finish_reason")
         except httpx.TransportError as error:
-            await self._down(f"generating {request.rid}", error)
+            # An answer that breaks off may be the end of a server behind a router, which is there for the others.
+            await self._down(f"generating {request.rid}", error, away=not (answering and self._behind))
         except (GeneratorExit, asyncio.CancelledError):
             if chunk is None or chunk.finish_reason is None:
-                self._abort_soon(request.rid)
+                for engine in self._behind or (self,):
+                    engine._abort_soon(request.rid)
             raise
 
     async def load(self, folder: Path, version: str) -> None:
@@ -121,6 +130,14 @@ class HttpEngine:
     async def info(self) -> dict[str, Any]:
         """What the engine says of its model: `model_path`, `weight_version`. Raises EngineError."""
         return await self._call("GET", "/model_info", doing="asking for its version")
+
+    async def workers(self) -> list[str]:
+        """A router's: the addresses of the servers it knows, healthy or not. Raises EngineError."""
+        workers = (await self._call("GET", "/workers", doing="asking for its workers")).get("workers")
+        try:
+            return [str(worker["url"]) for worker in workers or ()]
+        except (TypeError, KeyError) as error:
+            raise EngineError(f"the router's list of workers is malformed: {workers!r}") from error
 
     async def disconnect(self) -> None:
         """Drop all connections; the engine's process stays as it is."""
@@ -159,7 +176,7 @@ class HttpEngine:
                 fix="shorten the prompt, ask for fewer tokens, or raise context_length",
             )
 
-    async def _down(self, doing: str, error: httpx.TransportError) -> NoReturn:
+    async def _down(self, doing: str, error: httpx.TransportError, *, away: bool = True) -> NoReturn:
         """Raise what explains a broken connection: the process' end if it is ours and ended, else the connection."""
         log = ""
         if self.child is not None:
@@ -170,7 +187,7 @@ class HttpEngine:
                 log = f"; the end of {self.child.log}:\n{tail(self.child.log)}"
             else:
                 raise self.child.died(doing) from error
-        else:
+        elif away:
             self._missed_at = time.monotonic()
         cause = str(error) or type(error).__name__
         raise EngineError(f"the engine at {self.url} did not answer while {doing}: {cause}{log}") from error
@@ -191,7 +208,7 @@ class HttpEngine:
         task.add_done_callback(self._aborts.discard)
 
 
-def _generate_body(request: GenerateRequest) -> dict[str, Any]:
+def _generate_body(request: GenerateRequest, *, unsigned: bool) -> dict[str, Any]:
     sampling = request.sampling
     params: dict[str, Any] = {
         "max_new_tokens": sampling.max_new_tokens,
@@ -205,7 +222,8 @@ def _generate_body(request: GenerateRequest) -> dict[str, Any]:
     if sampling.stop:
         params["stop"] = list(sampling.stop)
     if sampling.seed is not None:
-        params["sampling_seed"] = sampling.seed
+        # sglang-router reads 64 bits without a sign and SGLang with one: a negative seed becomes one that suits both.
+        params["sampling_seed"] = sampling.seed % 2**63 if unsigned else sampling.seed
     return {
         "rid": request.rid,
         "input_ids": list(request.prompt_ids),

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from saocli.colocate import ColocatedEngine, ColocatedTrainer, Turns
 from saocli.config.engine import EngineConfig, EngineKind
 from saocli.config.placement import place, trainer_gpus
 from saocli.config.run import RunConfig
+from saocli.driver.together import together
 from saocli.engine.attach import attach
 from saocli.engine.base import Engine
 from saocli.engine.client import HttpEngine
 from saocli.engine.embedded.launch import start_embedded
 from saocli.engine.replicas import Replicas
+from saocli.engine.router import Routed, check_workers
 from saocli.engine.sglang.launch import start_sglang
 from saocli.engine.sglang.publisher import Way
 from saocli.engine.supervised import SupervisedEngine
 from saocli.errors import ConfigError
 from saocli.loop import Parts
 
-T = TypeVar("T")
 Tell = Callable[[str], None]
 NAMES = {EngineKind.EMBEDDED: "embedded engine", EngineKind.SGLANG: "SGLang engine"}
 
@@ -39,22 +40,31 @@ class Engines:
     engine: Engine
     started: Sequence[SupervisedEngine] = ()
     attached: Sequence[HttpEngine] = ()
+    router: HttpEngine | None = None  # in front of the attached ones
 
     @property
     def each(self) -> Sequence[SupervisedEngine | HttpEngine]:
-        """One by one."""
-        return (*self.started, *self.attached)
+        """One by one, and the router, which answers as they do."""
+        return (*self.started, *self.attached, *self._routers)
+
+    @property
+    def _routers(self) -> Sequence[HttpEngine]:
+        return () if self.router is None else (self.router,)
 
     @property
     def down(self) -> str | None:
         """Why nothing can be generated now; None when something can."""
-        if any(engine.up for engine in self.each):
+        if any(engine.up for engine in self._routers or self.each):
             return None
-        return f"no answer from {self.attached[0].url}" if self.attached else "the engine is restarting"
+        away = (*self._routers, *self.attached)
+        return f"no answer from {away[0].url}" if away else "the engine is restarting"
 
     @property
     def detail(self) -> str:
         """What they are, for the header of a run."""
+        if self.router is not None:
+            plural = "s" if len(self.attached) > 1 else ""
+            return f"{len(self.attached)} server{plural} behind {self.router.url}"
         if self.attached:
             return f"attached to {', '.join(engine.url for engine in self.attached)}"
         many = f"{len(self.started)} × " if len(self.started) > 1 else ""
@@ -63,7 +73,8 @@ class Engines:
     def processes(self) -> Mapping[str, Mapping[str, Any]]:
         """By name, for people."""
         ours = {e.name: {"pid": e.pid, "alive": e.up, "restarts": e.restarts} for e in self.started}
-        return ours | {f"engine at {e.url}": {"pid": None, "alive": e.up} for e in self.attached}
+        theirs = {f"engine at {e.url}": e for e in self.attached} | {f"router at {e.url}": e for e in self._routers}
+        return ours | {name: {"pid": None, "alive": e.up} for name, e in theirs.items()}
 
     def in_turns(self, parts: Parts) -> Parts:
         """The parts; a trainer that shares its GPUs with the engine takes turns with it."""
@@ -113,14 +124,22 @@ async def open_engines(
             opened.push_async_callback(engine.close)
             return engine
 
-        started = await _all([start(starter) for starter in starters])
-        attached = await _all([use(url) for url in limits.urls])
+        if limits.router is not None:
+            progress(f"asking {limits.router} for its workers")
+            await check_workers(limits.router, limits.urls, key=key)
+        started = await together([start(starter) for starter in starters])
+        attached = await together([use(url) for url in limits.urls])
         opened.pop_all()
     every: list[SupervisedEngine | HttpEngine] = [*started, *attached]
     engine: Engine = every[0] if len(every) == 1 else Replicas(every, folder=folder, version=version)
+    router = None
+    if limits.router is not None:
+        # What does not fit is refused before it gets there: after ten refusals a router takes a server for broken.
+        router = HttpEngine(limits.router.rstrip("/"), key=key, context_length=config.context_length, behind=attached)
+        engine = Routed(router, engine)
     if turns is not None:
         engine = ColocatedEngine(started[0], turns, folder=folder, version=version)
-    return Engines(limits, engine, started, attached)
+    return Engines(limits, engine, started, attached, router)
 
 
 class _Starter:
@@ -173,17 +192,6 @@ class _Starter:
             on_progress=progress,
             name=self._name,
         )
-
-
-async def _all(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Their results; when one fails, the others are ended first."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _untold(text: str) -> None:

@@ -18,7 +18,9 @@ exec 9>"$target.lock"
 flock 9
 
 recipe=$({ cat "${BASH_SOURCE[0]}"; "$python" --version; } | sha256sum | cut -d' ' -f1)
-here() { "$target/bin/python" -c 'from importlib.metadata import version; version("sglang"), version("torch")'; }
+here() {
+  "$target/bin/python" -c 'from importlib.metadata import version as v; v("sglang"), v("sglang-router"), v("torch")'
+}
 if [[ -f $stamp && $(<"$stamp") == "$recipe" ]] && here 2>/dev/null; then
   echo "the SGLang environment is up to date"
   exit 0
@@ -35,6 +37,6 @@ install=("$target/bin/python" -m pip install -qq --no-cache-dir --disable-pip-ve
   psutil pybase64 pydantic python-multipart 'pyzmq>=25.1.2' regex requests scipy sentencepiece==0.2.1 setproctitle \
   soundfile==0.13.1 tiktoken timm==1.0.25 tokenizers==0.23.2 tqdm transformers==5.19.0 'uvicorn>=0.51' uvloop \
   watchfiles xgrammar==0.2.7 zstandard prometheus-client
-"${install[@]}" --no-deps sglang==0.5.23
+"${install[@]}" --no-deps sglang==0.5.23 sglang-router==0.3.2
 echo "$recipe" >"$stamp"
 echo "the SGLang environment is built"
