@@ -1,4 +1,6 @@
-"""Many clients at once against a gateway in another process, and what became of everything they were told."""
+"""Many clients at once against a gateway in another process, and what became of everything they were told; or one
+client, many times, of a gateway in this process.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,17 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from gatewaykit import SCENARIO, TOKEN
+import httpx
+from enginefakes import ScriptedEngine, say
+from gatewaykit import SCENARIO, TOKEN, make_deps
 
+from saocli.gateway.app import make_app
 from saocli.store.database import Database
 from saocli.store.records import Records
 from saocli.store.releases import Releases
@@ -180,3 +186,30 @@ def resident_mib(pid: int) -> float:
     """Memory of a process that is in RAM."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+class Forgetful(list[Any]):
+    """Keeps nothing, so that what grows is the service."""
+
+    def append(self, item: Any) -> None:
+        pass
+
+
+@asynccontextmanager
+async def in_process(folder: Path) -> AsyncIterator[tuple[httpx.AsyncClient, Records]]:
+    """A client of the whole service, which is this process, and what it records; its engine says AB."""
+    engine = ScriptedEngine(lambda _: say("AB"), requests=Forgetful())
+    options = {"max_outstanding": 10**6, "on_report_accepted": lambda: None}
+    deps = make_deps(Database(folder / "records.db"), engine, **options)
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    transport = httpx.ASGITransport(make_app(deps))
+    async with httpx.AsyncClient(transport=transport, base_url="http://x", headers=headers) as http:
+        yield http, deps.records
+
+
+async def attempts(http: httpx.AsyncClient, count: int) -> None:
+    """Each is sampled and reported: two records."""
+    for _ in range(count):
+        answer = await http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]})
+        await http.post("/reef/report", json={"score": 1, "references": [answer.headers["x-reef-agent-record-id"]]})
+        await asyncio.sleep(0)

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 
-import httpx
 import pytest
-from enginefakes import ScriptedEngine, say
-from gatewaykit import TOKEN, make_deps
-from loadkit import Crowd, check, gateway, play, resident_mib
-
-from saocli.gateway.app import make_app
-from saocli.store.database import Database
+from loadkit import Crowd, attempts, check, gateway, in_process, play, resident_mib
 
 
 @pytest.mark.slow
@@ -30,20 +23,10 @@ async def test_hundreds_of_clients_while_a_step_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_memory_does_not_grow_with_the_records(tmp_path: Path) -> None:
-    """Attempts through the whole service, in this process."""
-    deps = make_deps(Database(tmp_path / "records.db"), ScriptedEngine(lambda _: say("AB")), max_outstanding=10**6)
-    transport = httpx.ASGITransport(make_app(deps))
-    headers = {"authorization": f"Bearer {TOKEN}"}
-    async with httpx.AsyncClient(transport=transport, base_url="http://x", headers=headers) as http:
+    """Attempts through the whole service, in this process; tests/bench/bench_memory.py makes 100,000 records."""
+    async with in_process(tmp_path) as (http, records):
         await attempts(http, 500)
         before = resident_mib(os.getpid())
         await attempts(http, 2000)
         assert resident_mib(os.getpid()) - before < 8.0
-    assert deps.records.counts().queued == 2500
-
-
-async def attempts(http: httpx.AsyncClient, count: int) -> None:
-    for _ in range(count):
-        answer = await http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]})
-        await http.post("/reef/report", json={"score": 1, "references": [answer.headers["x-reef-agent-record-id"]]})
-        await asyncio.sleep(0)
+    assert records.counts().queued == 2500
