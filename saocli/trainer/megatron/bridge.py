@@ -7,10 +7,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from mbridge.core import LLMBridge
-from mbridge.models.llama import LLaMABridge
-from mbridge.models.qwen2 import Qwen2Bridge
-from mbridge.models.qwen3 import Qwen3Bridge
 from megatron.core import parallel_state
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.transformer.spec_utils import ModuleSpec
@@ -19,12 +15,7 @@ from transformers import AutoConfig, PretrainedConfig
 from saocli.config.families import refusal, rotary
 from saocli.errors import TrainerError
 from saocli.trainer.megatron.attention import CausalAttention
-
-BRIDGES: dict[str, type[LLMBridge]] = {
-    "LlamaForCausalLM": LLaMABridge,
-    "Qwen2ForCausalLM": Qwen2Bridge,
-    "Qwen3ForCausalLM": Qwen3Bridge,
-}
+from saocli.trainer.megatron.families import BRIDGES, LLMBridge
 
 
 class LocalSpec(LLMBridge):

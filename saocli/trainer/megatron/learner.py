@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from mbridge.core import LLMBridge
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
 from saocli.config.trainer import DType, TrainerConfig
+from saocli.trainer.megatron.families import LLMBridge
 from saocli.trainer.megatron.model import Backbone
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from mbridge.core import LLMBridge
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.tensor_parallel import set_defaults_if_not_set_tensor_model_parallel_attributes
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
+
+from saocli.trainer.megatron.families import LLMBridge
 
 
 class Backbone(GPTModel):
