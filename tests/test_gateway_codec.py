@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from saocli.gateway.codec import HFCodec
 from saocli.gateway.ids import RECORD_ID, new_ulid
 from saocli.gateway.selfcheck import self_check
 from saocli.gateway.stops import StopTrimmer
+from saocli.models.tiny import build_tiny
 from saocli.types import Span
 
 
@@ -60,6 +63,29 @@ def test_prompts_are_rendered_by_the_models_template() -> None:
     assert tiny_codec().encode("hi") == tuple(b"hi")
     assert tiny_codec().token_text(EOS) == "<|im_end|>"
     assert tiny_codec().vocab_size == 260
+
+
+def test_qwen_s_own_tokenizer_reads_as_its_file_does(tmp_path: Path) -> None:
+    """AutoTokenizer builds one for that class out of the vocabulary."""
+    from tokenizers.pre_tokenizers import ByteLevel
+    from transformers import AutoTokenizer, Qwen2Tokenizer
+
+    letters = {letter: index for index, letter in enumerate(sorted(ByteLevel.alphabet()))}
+    pairs = [("h", "i"), ("1", "2"), ("Ġ", "h"), ("Ġ", "Ġ")]
+    vocabulary = letters | {"".join(pair): len(letters) + index for index, pair in enumerate(pairs)}
+    Qwen2Tokenizer(vocab=vocabulary, merges=pairs).save_pretrained(tmp_path)
+    theirs, ours = AutoTokenizer.from_pretrained(tmp_path), HFCodec(tmp_path)
+    assert type(theirs) is Qwen2Tokenizer
+    assert ours.vocab_size == len(theirs)
+    for text in ("hi hi  hi\n\n12 123", "e\u0301 <|endoftext|> x", "漢字 'S it's"):
+        assert list(ours.encode(text)) == theirs(text).input_ids, text
+
+
+def test_the_gateway_does_without_torch(tmp_path: Path) -> None:
+    build_tiny(tmp_path, seed=0)
+    program = "import sys; from saocli.gateway.app import make_app; from saocli.gateway.codec import HFCodec\n"
+    program += "HFCodec(sys.argv[1]); print('torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", program, str(tmp_path)], text=True) == "False\n"
 
 
 def test_a_folder_without_a_tokenizer_is_a_config_error(tmp_path: Path) -> None:
