@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,21 @@ def check_refusals(cwd: Path, run: Path) -> None:
     assert "records.db" in damaged.stderr
     assert "restore records.db from a copy" in damaged.stderr
     assert sorted(file.name for file in (run / "releases").rglob("*")) == before
+
+
+def test_steps_refused_in_a_row_roll_the_run_back(tmp_path: Path) -> None:
+    guard = ("trainer.guard.actor_grad_norm=1e-9", "trainer.guard.rollback_after=2")
+    with served(tmp_path, *CONF, *guard) as service:
+        assert [entry["state"] for entry in attempt(service, "-n", "2")] == ["trained"] * 2
+        deadline = time.monotonic() + 20
+        while len(chain(tmp_path)) < 4:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert [entry["state"] for entry in attempt(service, "-n", "1")] == ["trained"]
+        service.process.send_signal(signal.SIGTERM)
+        output = service.process.communicate(timeout=60)[0]
+        assert service.process.returncode == 0
+    assert "2 steps in a row were refused: rolling back to before step 1" in output
+    entries = chain(tmp_path)
+    assert [entry["operation"] for entry in entries] == ["base", "training", "training", "rollback", "training"]
+    assert len({entry["digest"] for entry in entries}) == 1  # what was refused changed nothing
