@@ -91,7 +91,7 @@ def test_slots_train_everything_though_rollouts_grow_old(tmp_path: Path) -> None
         tmp_path,
         "tasks.pacing=slots",
         "tasks.concurrency=6",
-        "max_staleness=8",
+        "max_staleness=17",
         "trainer.critic_warmup_steps=0",
         "tasks.feedback_s=0.2",
         "tasks.feedback_sigma=1.0",

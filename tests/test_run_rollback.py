@@ -145,5 +145,5 @@ def test_steps_refused_in_a_row_roll_the_run_back(tmp_path: Path) -> None:
         assert service.process.returncode == 0
     assert "2 steps in a row were refused: rolling back to before step 1" in output
     entries = chain(tmp_path)
-    assert [entry["operation"] for entry in entries] == ["base", "training", "training", "rollback", "training"]
+    assert [entry["operation"] for entry in entries] == ["base", "noop", "noop", "rollback", "noop"]
     assert len({entry["digest"] for entry in entries}) == 1  # what was refused changed nothing
