@@ -17,8 +17,6 @@ import pytest
 import pytest_asyncio
 from enginekit import ask, final, llama, plain_logprobs, save
 from routerkit import NEEDS_ROUTER, router
-from sglangkit import NEEDS_SGLANG, sglang
-from sglangkit import config as sglang_config
 
 from saocli.config.engine import EngineConfig
 from saocli.config.run import RunConfig
@@ -70,20 +68,19 @@ async def opened(config: EngineConfig, folder: Path) -> Engines:
 
 
 @asynccontextmanager
-async def running(kind: str, folder: Path, logs: Path, policy: str) -> AsyncIterator[Fleet]:
-    start = embedded if kind == "embedded" else sglang
-    config = EngineConfig(threads=1) if kind == "embedded" else sglang_config()
+async def running(folder: Path, logs: Path, policy: str) -> AsyncIterator[Fleet]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROUTER_KEY", KEY)
         with pytest.MonkeyPatch.context() as one_key:  # each makes a key of its own otherwise
             one_key.setattr(secrets, "token_urlsafe", lambda length: KEY)
             one_key.setattr(secrets, "token_hex", lambda length: KEY)
             theirs = await asyncio.gather(
-                *(start(folder, logs / f"{name}.log", SLOTS, version=name) for name in ("one", "other"))
+                *(embedded(folder, logs / f"{name}.log", SLOTS, version=name) for name in ("one", "other"))
             )
         try:
             async with router([server.url for server in theirs], logs / "router.log", KEY, policy) as (url, child):
-                named = replace(config, urls=[s.url + "/" for s in theirs], router=url + "/", key_env="ROUTER_KEY")
+                urls = [server.url + "/" for server in theirs]
+                named = EngineConfig(threads=1, urls=urls, router=url + "/", key_env="ROUTER_KEY")
                 engines = await opened(named, folder)
                 yield Fleet(theirs, child, engines)
                 await engines.engine.close()
@@ -91,15 +88,9 @@ async def running(kind: str, folder: Path, logs: Path, policy: str) -> AsyncIter
             await asyncio.gather(*(server.close() for server in theirs))
 
 
-@pytest_asyncio.fixture(
-    scope="module",
-    loop_scope="module",
-    params=[pytest.param("embedded", marks=NEEDS_ROUTER), pytest.param("sglang", marks=[NEEDS_ROUTER, *NEEDS_SGLANG])],
-)
-async def fleet(
-    request: pytest.FixtureRequest, folders: list[Path], tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Fleet]:
-    async with running(request.param, folders[0], tmp_path_factory.mktemp("logs"), "manual") as fleet:
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[pytest.param("embedded", marks=NEEDS_ROUTER)])
+async def fleet(folders: list[Path], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
+    async with running(folders[0], tmp_path_factory.mktemp("logs"), "manual") as fleet:
         yield fleet
 
 
@@ -221,7 +212,7 @@ async def test_a_router_with_other_servers_is_refused_before_any_gets_weights(fl
 async def test_a_server_that_dies_leaves_the_router_there_and_a_dead_router_is_said(
     folders: list[Path], tmp_path: Path
 ) -> None:
-    async with running("embedded", folders[0], tmp_path, "round_robin") as fleet:
+    async with running(folders[0], tmp_path, "round_robin") as fleet:
         engine, engines = fleet.engines.engine, fleet.engines
         streams = [
             cast(AsyncGenerator[GenerateChunk, None], engine.generate(ask(PROMPT, max_new_tokens=800, stream=True)))
