@@ -102,12 +102,10 @@ class Recovery:
             raise Refused(f"no release {release_id!r}", fix=f"the newest are: {newest}")
         if target.release_id == head.release_id:
             raise Refused(f"{release_id} is the head already", fix="`sao releases` lists the earlier ones")
-        if self._over or self._request is not None:
-            if self._over or self._request is None:
-                busy = "the run is ending"
-            else:
-                busy = f"a rollback to {self._request.target.release_id} is under way"
-            raise Refused(f"{busy}: no other rollback can begin", fix="try again later")
+        if self._over:
+            raise _busy("the run is ending")
+        if self._request is not None:
+            raise _busy(f"a rollback to {self._request.target.release_id} is under way")
         request = self._request = Request(target, asyncio.get_running_loop().create_future())
         self._queue.pause()
         # Whoever asked may give up; the rollback is made all the same.
@@ -196,3 +194,7 @@ class Recovery:
         except SaoError:
             self._chain.clean()
             raise
+
+
+def _busy(doing: str) -> Refused:
+    return Refused(f"{doing}: no other rollback can begin", fix="try again later")

@@ -10,6 +10,7 @@ import threading
 import traceback
 from pathlib import Path
 
+from saocli.config.trainer import DType
 from saocli.engine.embedded.launch import KEY_VARIABLE, READY
 from saocli.errors import EngineError
 from saocli.process import exit_with_parent, loading
@@ -27,7 +28,7 @@ def main() -> None:
         from saocli.engine.embedded.app import make_app
         from saocli.engine.embedded.model import ServedModel
         from saocli.engine.embedded.scheduler import Scheduler
-    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    dtypes = {DType.FP32: torch.float32, DType.BF16: torch.bfloat16}
     threading.excepthook = _die
     key = os.environ.pop(KEY_VARIABLE)
     torch.set_num_threads(options.threads)
@@ -67,7 +68,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--context-length", type=int, required=True)
     parser.add_argument("--slots", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--dtype", choices=["bf16", "fp32"], required=True)
+    parser.add_argument("--dtype", type=DType, choices=list(DType), required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--status", type=Path, required=True)
     return parser.parse_args()

@@ -92,8 +92,8 @@ def _write(transforms: list[Any], rank: int, buckets: list[Any], results: queue.
     """What `FileSystemWriterAsync.write_preloaded_data_multiproc` does: the outcome of each file, or what failed."""
     outcomes: dict[int, Any] = {}
     local: queue.Queue[Any] = queue.Queue()
+    count: queue.Queue[int] = queue.Queue()
     for index, bucket in enumerate(buckets):
-        count: queue.Queue[int] = queue.Queue()
         count.put(index)
         FileSystemWriterAsync.write_preloaded_data(transforms, index, bucket, local, count, use_fsync=True)
         _, outcomes[index] = local.get()
